@@ -1,0 +1,1 @@
+//! Deterministic fabric with device models that runs the shipped engine

@@ -1,0 +1,1 @@
+//! The Open MPI BTL component verbs

