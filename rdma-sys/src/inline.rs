@@ -13,11 +13,12 @@ use crate::{
 
 mod cm;
 mod cq_ex;
+mod ib;
 mod object;
 mod qp_ex;
 mod query;
 
-pub use self::{cm::*, cq_ex::*, object::*, qp_ex::*, query::*};
+pub use self::{cm::*, cq_ex::*, ib::*, object::*, qp_ex::*, query::*};
 
 /// What a function returns when the provider lacks the operation.
 trait Missing {

@@ -389,3 +389,25 @@ pub unsafe fn rdma_get_recv_comp(id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int 
     // SAFETY: same contract.
     unsafe { get_comp((*id).recv_cq, (*id).recv_cq_channel, wc) }
 }
+
+/// Where the id's own address is stored. Valid as long as the id. Man page: rdma_get_local_addr(3).
+///
+/// # Safety
+/// `id` is live.
+#[inline]
+#[must_use]
+pub unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut libc::sockaddr {
+    // SAFETY: the caller passes a live id; only an address is computed.
+    unsafe { (&raw mut (*id).route.addr.__bindgen_anon_1).cast() }
+}
+
+/// Where the address of the id's peer is stored. Valid as long as the id. Man page: rdma_get_peer_addr(3).
+///
+/// # Safety
+/// `id` is live.
+#[inline]
+#[must_use]
+pub unsafe fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut libc::sockaddr {
+    // SAFETY: the caller passes a live id; only an address is computed.
+    unsafe { (&raw mut (*id).route.addr.__bindgen_anon_2).cast() }
+}
