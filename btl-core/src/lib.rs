@@ -1,1 +1,40 @@
-//! A transport over RDMA lanes that keeps the first-send rule and per-QP credits
+//! A transport over RDMA lanes that keeps the first-send rule and per-queue-pair credits.
+//!
+//! A *peer* is another process; a *lane* is one queue pair to it with one buffer size; a *credit*
+//! is the right to consume one receive the peer has posted on a lane.
+//!
+//! - [`first_send`] is rule 1: the side that accepted a lane sends nothing on it before it heard
+//!   a Hello on it (RFC 5044 7.1.2).
+//! - [`credit`] is rule 2: a receive posted on a lane is told on that lane only, after the post.
+//! - [`lane`] joins both with a place in the send queue into one transaction, whose result, a
+//!   [`SendPermit`](lane::SendPermit), is the only way to post a send.
+//! - [`engine`] moves messages. It has no clock, no thread and makes no system call.
+//! - [`connect`] is the connection machine; it runs where the connection manager is driven.
+//! - [`port`] has the traits both stand on. Feature `verbs` implements them on real devices.
+//!
+//! The engine's message path does not allocate, and nothing a device, the kernel or a peer says
+//! makes it panic: a peer that breaks the protocol fails alone.
+//!
+//! Feature `sabotage` is for tests only: it adds switches that break the rules.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod connect;
+pub mod credit;
+mod endpoint;
+pub mod engine;
+pub mod error;
+pub mod first_send;
+mod frag;
+pub mod lane;
+mod names;
+pub mod port;
+pub mod setup;
+pub mod stats;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+pub mod wire;
+
+pub use config::{Config, LaneConfig};
+pub use engine::{Engine, Event, RecvBuf, SendBuf, Sent};
+pub use names::{ConnToken, LaneId, Nanos, PeerId, ProcName, Role, SECOND};

@@ -1,0 +1,189 @@
+//! Settings of an engine, with their limits.
+use crate::credit::MIN_WINDOW;
+use crate::error::Error;
+use crate::names::{Nanos, ProcName, SECOND};
+use crate::wire::HEADER;
+
+/// Most lanes a peer can have.
+pub const MAX_LANES: usize = 8;
+/// Smallest buffer of a lane, in bytes: every control message fits.
+pub const MIN_BUFFER: u32 = 256;
+/// Largest buffer of a lane, in bytes.
+pub const MAX_BUFFER: u32 = 1 << 30;
+/// Most receives (or sends) of a lane.
+pub const MAX_DEPTH: u16 = 4096;
+
+/// One lane of every peer. All processes of a job must have the same buffer sizes; depths may
+/// differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneConfig {
+    /// Bytes of one buffer, header of [`HEADER`] bytes included.
+    pub buffer_size: u32,
+    /// Receives posted per peer: the window of its sends, at least [`MIN_WINDOW`].
+    pub depth: u16,
+    /// Places of the send queue per peer, at least 2 (one is kept for control messages).
+    pub send_depth: u16,
+    /// Send buffers of this size, shared by all peers of the process.
+    pub send_slots: u32,
+}
+
+/// Settings of an engine and of the connection machine that serves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This process.
+    pub me: ProcName,
+    /// Key shared by all processes that may connect to each other; anyone else is rejected.
+    pub job: u64,
+    /// The lanes of every peer, from small buffers to large ones.
+    pub lanes: Vec<LaneConfig>,
+    /// Most peers an engine keeps.
+    pub max_peers: u32,
+    /// Limit of one dial, and of an accept.
+    pub t_conn: Nanos,
+    /// After this long without a connection, a wanted lane has failed.
+    pub t_give_up: Nanos,
+    /// A process that nobody announced must send its Hello within this time. Peers that were
+    /// announced have no such limit.
+    pub t_first: Nanos,
+    /// Limit of an orderly close.
+    pub t_close: Nanos,
+    /// First pause between two dials; it doubles up to `backoff_max`.
+    pub backoff_min: Nanos,
+    /// Longest pause between two dials.
+    pub backoff_max: Nanos,
+    /// Accepts under way at a time; more connects are told to come back.
+    pub max_accepting: u32,
+    /// Lanes of processes nobody announced; more connects are told to come back. 0: only
+    /// announced processes may connect.
+    pub max_unknown: u32,
+    /// Test only: rules to break.
+    #[cfg(feature = "sabotage")]
+    pub sabotage: Sabotage,
+}
+
+/// Test only: which rule to break. The simulator and the device tests prove with it that a broken
+/// rule is noticed.
+#[cfg(feature = "sabotage")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sabotage {
+    /// The acceptor does not wait for the Hello (breaks rule 1).
+    pub acceptor_sends_at_once: bool,
+    /// Only lane 0 says Hello; the other lanes send at will from the start (breaks rule 1).
+    pub hello_on_lane_0_only: bool,
+    /// Credits of the other lanes are told in messages on lane 0 (breaks rule 2).
+    pub credits_on_lane_0: bool,
+    /// A receive is told before it is posted (breaks rule 2).
+    pub advertise_before_post: bool,
+}
+
+impl Config {
+    /// The default settings: two lanes, 12 KiB × 16 and 64 KiB × 4.
+    pub fn new(me: ProcName, job: u64) -> Config {
+        Config {
+            me,
+            job,
+            lanes: vec![
+                LaneConfig { buffer_size: 12 << 10, depth: 16, send_depth: 16, send_slots: 512 },
+                LaneConfig { buffer_size: 64 << 10, depth: 4, send_depth: 8, send_slots: 64 },
+            ],
+            max_peers: 1 << 20,
+            t_conn: 60 * SECOND,
+            t_give_up: 300 * SECOND,
+            t_first: 30 * SECOND,
+            t_close: 5 * SECOND,
+            backoff_min: SECOND / 50,
+            backoff_max: 2 * SECOND,
+            max_accepting: 256,
+            max_unknown: 1024,
+            #[cfg(feature = "sabotage")]
+            sabotage: Sabotage::default(),
+        }
+    }
+
+    /// The lane of a class.
+    pub fn lane(&self, class: u8) -> Option<&LaneConfig> {
+        self.lanes.get(usize::from(class))
+    }
+
+    /// Checks every value against its limits.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the first value that is out of range, and the range.
+    pub fn validate(&self) -> Result<(), Error> {
+        let check = |what, value: u64, ok: bool, allowed| {
+            if ok { Ok(()) } else { Err(Error::Config { what, value, allowed }) }
+        };
+        let n = self.lanes.len();
+        check("the number of lanes", n as u64, (1..=MAX_LANES).contains(&n), "1 to 8")?;
+        let mut last = 0;
+        for lane in &self.lanes {
+            let size = lane.buffer_size;
+            let fits = (MIN_BUFFER..=MAX_BUFFER).contains(&size);
+            check("a lane's buffer_size", u64::from(size), fits, "256 bytes to 1 GiB")?;
+            check(
+                "a lane's buffer_size",
+                u64::from(size),
+                size > last,
+                "larger than the lane's before it",
+            )?;
+            last = size;
+            let depth = (MIN_WINDOW..=MAX_DEPTH).contains(&lane.depth);
+            check("a lane's depth", u64::from(lane.depth), depth, "4 to 4096")?;
+            let send = (2..=MAX_DEPTH).contains(&lane.send_depth);
+            check("a lane's send_depth", u64::from(lane.send_depth), send, "2 to 4096")?;
+            let slots = (1..=1 << 20).contains(&lane.send_slots);
+            check("a lane's send_slots", u64::from(lane.send_slots), slots, "1 to 1048576")?;
+        }
+        check("max_peers", u64::from(self.max_peers), self.max_peers > 0, "at least 1")?;
+        check(
+            "max_accepting",
+            u64::from(self.max_accepting),
+            self.max_accepting > 0,
+            "at least 1",
+        )?;
+        for (what, t) in [
+            ("t_conn", self.t_conn),
+            ("t_give_up", self.t_give_up),
+            ("t_first", self.t_first),
+            ("t_close", self.t_close),
+            ("backoff_min", self.backoff_min),
+            ("backoff_max", self.backoff_max),
+        ] {
+            let ok = (SECOND / 1000..=86_400 * SECOND).contains(&t);
+            check(what, t, ok, "1 ms to 1 day, in nanoseconds")?;
+        }
+        let ok = self.backoff_min <= self.backoff_max;
+        check("backoff_min", self.backoff_min, ok, "at most backoff_max")
+    }
+
+    /// Payload bytes of the largest message on a lane of `class`.
+    pub fn max_payload(&self, class: u8) -> usize {
+        self.lane(class).map_or(0, |l| (l.buffer_size as usize).saturating_sub(HEADER))
+    }
+
+    /// The smallest class whose buffers hold `len` bytes of payload.
+    pub fn class_for(&self, len: usize) -> Option<u8> {
+        (0..self.lanes.len() as u8).find(|class| len <= self.max_payload(*class))
+    }
+}
+
+#[cfg(feature = "sabotage")]
+impl Sabotage {
+    /// Breaks rules on a lane that was just established. `true`: it says no Hello.
+    pub(crate) fn apply_to_setup(
+        self,
+        acct: &mut crate::lane::LaneAcct,
+        role: crate::names::Role,
+        class: u8,
+        agreed: crate::setup::Agreed,
+    ) -> bool {
+        if self.hello_on_lane_0_only && class > 0 {
+            acct.break_gate(Some(agreed.peer_depth));
+            return true;
+        }
+        if self.acceptor_sends_at_once && role == crate::names::Role::Acceptor {
+            acct.break_gate(None);
+        }
+        false
+    }
+}

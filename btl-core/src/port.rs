@@ -1,0 +1,234 @@
+//! What the engine needs from the machine below it: [`Port`] for data, [`Cm`] for connections.
+//! Static dispatch; implemented on real verbs, by the simulator, and by tests.
+use crate::error::{ConnectFault, PortError};
+use crate::lane::SendPermit;
+use crate::names::{ConnToken, LaneId, ProcName, Role};
+use crate::setup::UpLane;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+
+/// The engine's data path. Called from one thread at a time.
+pub trait Port {
+    /// Registered memory of fixed size with one owner. Dereferences to its whole capacity, whose
+    /// address must not change when the slot is moved.
+    type Slot: Deref<Target = [u8]> + DerefMut;
+    /// A connected queue pair handed over by the connection manager's side.
+    type Qp: SetupQp<Slot = Self::Slot>;
+
+    /// Takes the queue pair in and calls it `lane` from now on. Completions of it that arrived
+    /// before were kept back and come out of [`poll`](Port::poll) after this call, in order.
+    ///
+    /// # Errors
+    /// The queue pair cannot be driven; it was destroyed.
+    fn attach(&mut self, lane: LaneId, qp: Self::Qp) -> Result<(), PortError>;
+
+    /// Sends the first `len` bytes of `slot` on `permit.lane()`. Every send is completed through
+    /// [`poll`](Port::poll), in the order of the posts of its lane.
+    ///
+    /// An implementation returns `Ok(permit.posted())` when the device took the message, and
+    /// drops the permit otherwise.
+    ///
+    /// # Errors
+    /// [`Refused`]: the device did not take it.
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Self::Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Self::Slot>>;
+
+    /// Posts the whole slot as a receive on `lane`. Called by the lane's account only.
+    ///
+    /// # Errors
+    /// [`Refused`]: the device did not take it.
+    fn post_recv(&mut self, lane: LaneId, slot: Self::Slot) -> Result<(), Refused<Self::Slot>>;
+
+    /// The next completion: one at a time, batched inside. Completions of a lane come in the
+    /// order of the posts of their kind; of a closed lane none come.
+    fn poll(&mut self) -> Option<Completion<Self::Slot>>;
+
+    /// Destroys the lane's queue pair and gives the slots back that were posted on it and did not
+    /// complete, in any order. Slots that the device would not let go are missing.
+    fn close(&mut self, lane: LaneId) -> Vec<Self::Slot>;
+
+    /// A send buffer of `class` from the pool of the process; its capacity is at least the
+    /// class's `buffer_size`. `None`: all are in use.
+    fn send_slot(&mut self, class: u8) -> Option<Self::Slot>;
+
+    /// Takes a slot back: a send buffer into its pool, the receive buffer of a closed lane to
+    /// wherever it came from.
+    fn recycle(&mut self, slot: Self::Slot);
+
+    /// Bytes that are sent without reading the slot after the post. For information.
+    fn max_inline(&self) -> usize {
+        0
+    }
+}
+
+/// What the connection manager's side does to a queue pair before it hands it over.
+pub trait SetupQp {
+    /// Registered memory; see [`Port::Slot`].
+    type Slot: Deref<Target = [u8]> + DerefMut;
+
+    /// Posts a receive. Called by the lane's account only.
+    ///
+    /// # Errors
+    /// [`Refused`]: the device did not take it.
+    fn post_recv(&mut self, slot: Self::Slot) -> Result<(), Refused<Self::Slot>>;
+
+    /// Sends the first `len` bytes of `slot`: the initiator's Hello, once the connection is
+    /// established. See [`Port::post_send`] for what to return.
+    ///
+    /// # Errors
+    /// [`Refused`]: the device did not take it.
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Self::Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Self::Slot>>;
+}
+
+/// Proof that a permit was used. Made by [`SendPermit::posted`] only.
+#[derive(Debug)]
+#[must_use]
+pub struct Posted {
+    pub(crate) told: u16,
+}
+
+/// A post that the device did not take.
+#[derive(Debug)]
+pub struct Refused<S> {
+    /// Whether a later try may succeed.
+    pub why: RefusedWhy,
+    /// The slot, unless the device kept it.
+    pub slot: Option<S>,
+}
+
+/// Why a post was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RefusedWhy {
+    /// A passing lack of something (ENOMEM): try again later.
+    Again,
+    /// The lane is broken.
+    Broken(PortError),
+}
+
+/// One completed post.
+#[derive(Debug)]
+pub struct Completion<S> {
+    /// The lane, as named in [`Port::attach`].
+    pub lane: LaneId,
+    /// Send or receive.
+    pub op: Op,
+    /// The slot; `None` only if the device kept it.
+    pub slot: Option<S>,
+    /// Bytes received; for sends of no meaning.
+    pub len: usize,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// The kind of a completed post.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// A send.
+    Send,
+    /// A receive.
+    Recv,
+}
+
+/// How a post ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    /// Well.
+    Ok,
+    /// The queue pair failed or was closed before it was executed (WR_FLUSH_ERR).
+    Flushed,
+    /// It failed.
+    Error(PortError),
+}
+
+/// The engine's view of the connection manager's side. Never blocks.
+pub trait Cm {
+    /// The queue pairs it hands over.
+    type Qp: SetupQp;
+
+    /// Asks for something; the answer, if any, comes out of [`poll`](Cm::poll).
+    fn request(&mut self, request: CmRequest);
+
+    /// The next event. Called on every empty poll of the engine: must be cheap when there is
+    /// nothing.
+    fn poll(&mut self) -> Option<CmEvent<Self::Qp>>;
+}
+
+/// What the engine asks of the connection manager's side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CmRequest {
+    /// A peer and its addresses, best first. May be repeated with other addresses.
+    Announce {
+        /// Its name.
+        name: ProcName,
+        /// Where it listens.
+        addrs: Vec<SocketAddr>,
+    },
+    /// No connect to this peer is wanted any more. Connections that are up are not touched.
+    Forget {
+        /// Its name.
+        name: ProcName,
+    },
+    /// A lane of this class is needed. Answered by `LaneUp` or `ConnectFailed`.
+    Connect {
+        /// The peer, announced before or met through `LaneUp`.
+        name: ProcName,
+        /// The lane's class.
+        class: u8,
+    },
+    /// The lane is over: disconnect it. Its queue pair is destroyed already.
+    Disconnect {
+        /// As in `LaneUp`.
+        conn: ConnToken,
+    },
+    /// Stop listening and dialling. Answered by `Stopped`.
+    Stop,
+}
+
+/// What the connection manager's side tells the engine.
+pub enum CmEvent<Q: SetupQp> {
+    /// A connection is established: receives are posted, the initiator's Hello too.
+    LaneUp(LaneUp<Q>),
+    /// A lane that was asked for cannot be had, after all retries.
+    ConnectFailed {
+        /// The peer.
+        name: ProcName,
+        /// The lane's class.
+        class: u8,
+        /// Why.
+        fault: ConnectFault,
+    },
+    /// The connection of a lane is gone. Everything the peer sent before has completed.
+    Disconnected {
+        /// As in `LaneUp`.
+        conn: ConnToken,
+    },
+    /// The device is gone; every lane with it.
+    DeviceRemoved,
+    /// Nothing comes after this.
+    Stopped,
+}
+
+/// A lane that is ready to be used.
+pub struct LaneUp<Q: SetupQp> {
+    /// The peer.
+    pub name: ProcName,
+    /// The lane's class.
+    pub class: u8,
+    /// This side's role.
+    pub role: Role,
+    /// Whether the peer was announced when the connection was made.
+    pub announced: bool,
+    /// Names the connection in `Disconnect` and `Disconnected`.
+    pub conn: ConnToken,
+    /// The queue pair with its account.
+    pub lane: UpLane<Q>,
+}

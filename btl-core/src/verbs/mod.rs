@@ -1,0 +1,1 @@
+//! The engine's traits on real devices: rdma-safe and rdma-cm.

@@ -1,0 +1,360 @@
+//! What travels: the header of every message, Hello, and the private data of connects.
+//!
+//! The header has no lane and no queue pair number: a credit means "on the queue pair this
+//! arrived on", so a credit for another lane cannot be written.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | version in the high four bits, [`Kind`] in the low four |
+//! | 1 | tag of the upper layer |
+//! | 2–3 | credits, little endian |
+//! | 4–7 | payload bytes behind the header, little endian |
+use crate::error::ProtocolFault;
+use crate::names::ProcName;
+
+/// Version of everything in this file. Peers with another are rejected.
+pub const VERSION: u8 = 1;
+/// Bytes of the header in front of every payload.
+pub const HEADER: usize = 8;
+/// Payload bytes of Hello and HelloAck.
+pub const HELLO: usize = 12;
+/// Most bytes of private data a connect request carries on every transport (IB: 92 less the
+/// 36 that the kernel's connection manager uses).
+pub const PRIVATE_MAX: usize = 56;
+
+const MAGIC: u32 = 0x4c54_4272;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The initiator's first message on every lane.
+    Hello = 1,
+    /// The acceptor's answer, at once.
+    HelloAck = 2,
+    /// A message of the upper layer.
+    Data = 3,
+    /// Nothing but credits.
+    Credit = 4,
+    /// The sender's last message on this lane.
+    Bye = 5,
+    /// Test only: credits of another lane, which rule 2 forbids.
+    #[cfg(feature = "sabotage")]
+    StrayCredit = 15,
+}
+
+/// A header that was checked against the bytes that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// Tag of the upper layer.
+    pub tag: u8,
+    /// Receives told, of the lane this arrived on.
+    pub credits: u16,
+    /// Payload bytes; at most what arrived.
+    pub len: u32,
+}
+
+/// Proof that a valid Hello or HelloAck arrived. Only the parser in this file makes one.
+#[derive(Debug)]
+pub struct HeardHello(());
+
+/// What a Hello says about its connection; both sides know it from the connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HelloInfo {
+    /// The lane's class.
+    pub class: u8,
+    /// The generation the initiator gave the connection.
+    pub generation: u32,
+}
+
+/// Writes the header in front of a payload of `len` bytes; returns the bytes to send.
+#[inline]
+pub(crate) fn put_header(slot: &mut [u8], kind: Kind, tag: u8, credits: u16, len: u32) -> usize {
+    if let Some(header) = slot.first_chunk_mut::<HEADER>() {
+        let (c, l) = (credits.to_le_bytes(), len.to_le_bytes());
+        *header = [VERSION << 4 | kind as u8, tag, c[0], c[1], l[0], l[1], l[2], l[3]];
+    }
+    HEADER + len as usize
+}
+
+impl Header {
+    /// Reads and checks the header of a message of which `arrived` bytes came in.
+    ///
+    /// # Errors
+    /// [`ProtocolFault`]: what is wrong with it.
+    #[inline]
+    pub fn parse(slot: &[u8], arrived: usize) -> Result<Header, ProtocolFault> {
+        let arrived = arrived.min(slot.len());
+        let Some(h) = slot.get(..arrived).and_then(|s| s.first_chunk::<HEADER>()) else {
+            return Err(ProtocolFault::Short { arrived });
+        };
+        if h[0] >> 4 != VERSION {
+            return Err(ProtocolFault::Version { theirs: h[0] >> 4, ours: VERSION });
+        }
+        let kind = match h[0] & 15 {
+            1 => Kind::Hello,
+            2 => Kind::HelloAck,
+            3 => Kind::Data,
+            4 => Kind::Credit,
+            5 => Kind::Bye,
+            #[cfg(feature = "sabotage")]
+            15 => Kind::StrayCredit,
+            other => return Err(ProtocolFault::Kind { kind: other }),
+        };
+        let len = u32::from_le_bytes([h[4], h[5], h[6], h[7]]);
+        if len as usize > arrived - HEADER {
+            return Err(ProtocolFault::Length { claimed: len, arrived: arrived - HEADER });
+        }
+        Ok(Header { kind, tag: h[1], credits: u16::from_le_bytes([h[2], h[3]]), len })
+    }
+}
+
+impl HelloInfo {
+    /// Writes the payload of a Hello behind the header; returns its length, or `None` when the
+    /// slot is too small.
+    pub(crate) fn put(&self, slot: &mut [u8]) -> Option<u32> {
+        let out = slot.get_mut(HEADER..HEADER + HELLO)?;
+        let mut w = Writer { out, at: 0 };
+        w.put(&MAGIC.to_le_bytes());
+        w.put(&[VERSION, self.class, 0, 0]);
+        w.put(&self.generation.to_le_bytes());
+        Some(HELLO as u32)
+    }
+
+    /// Checks the payload of a Hello against what this connection agreed on.
+    pub(crate) fn check(&self, payload: &[u8]) -> Result<HeardHello, ProtocolFault> {
+        let mut r = Reader { rest: payload };
+        let (Some(magic), Some([version, class, _, _]), Some(generation)) =
+            (r.u32(), r.take::<4>(), r.u32())
+        else {
+            return Err(ProtocolFault::BadHello { what: "it is too short" });
+        };
+        if magic != MAGIC {
+            return Err(ProtocolFault::BadHello { what: "its magic number is wrong" });
+        }
+        if version != VERSION {
+            return Err(ProtocolFault::Version { theirs: version, ours: VERSION });
+        }
+        if class != self.class {
+            return Err(ProtocolFault::BadHello { what: "it is for another lane" });
+        }
+        if generation != self.generation {
+            return Err(ProtocolFault::BadHello { what: "it is for another connection" });
+        }
+        Ok(HeardHello(()))
+    }
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(to) = self.out.get_mut(self.at..self.at + bytes.len()) {
+            to.copy_from_slice(bytes);
+            self.at += bytes.len();
+        }
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*head)
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+/// Private data of a connect, accept or reject: at most [`PRIVATE_MAX`] bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PrivateData {
+    bytes: [u8; PRIVATE_MAX],
+    len: u8,
+}
+
+impl std::fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("PrivateData").field(&self.as_slice()).finish()
+    }
+}
+
+impl Default for PrivateData {
+    fn default() -> Self {
+        PrivateData { bytes: [0; PRIVATE_MAX], len: 0 }
+    }
+}
+
+impl PrivateData {
+    /// Takes what a connection manager delivered. More than [`PRIVATE_MAX`] bytes is padding of
+    /// the transport (InfiniBand pads to its fixed size) and is dropped.
+    pub fn from_slice(data: &[u8]) -> PrivateData {
+        let mut it = PrivateData::default();
+        for (to, from) in it.bytes.iter_mut().zip(data) {
+            *to = *from;
+        }
+        it.len = data.len().min(PRIVATE_MAX) as u8;
+        it
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+}
+
+/// What connect and accept carry: who, to whom, which lane, and how much it receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Key shared by all processes that may connect to each other.
+    pub job: u64,
+    /// The sender.
+    pub from: ProcName,
+    /// Who the sender believes to reach.
+    pub to: ProcName,
+    /// The lane's class.
+    pub class: u8,
+    /// Counts the dials of this lane; the accept repeats the request's.
+    pub generation: u32,
+    /// Bytes of one receive buffer of the sender, header included.
+    pub buffer_size: u32,
+    /// Receives the sender has posted on the lane.
+    pub depth: u16,
+}
+
+const GREETING: usize = 4 + 4 + 8 + 12 + 12 + 4 + 4 + 2;
+const _: () = assert!(GREETING <= PRIVATE_MAX);
+
+impl Greeting {
+    /// As private data.
+    pub fn encode(&self) -> PrivateData {
+        let mut it = PrivateData { len: GREETING as u8, ..PrivateData::default() };
+        let mut w = Writer { out: &mut it.bytes, at: 0 };
+        w.put(&MAGIC.to_le_bytes());
+        w.put(&[VERSION, self.class, 0, 0]);
+        w.put(&self.job.to_le_bytes());
+        for name in [self.from, self.to] {
+            w.put(&name.job.to_le_bytes());
+            w.put(&name.rank.to_le_bytes());
+        }
+        w.put(&self.generation.to_le_bytes());
+        w.put(&self.buffer_size.to_le_bytes());
+        w.put(&self.depth.to_le_bytes());
+        it
+    }
+
+    /// Reads private data; bytes behind the greeting are ignored.
+    ///
+    /// # Errors
+    /// [`RejectReason::Garbage`] when it is not ours, [`RejectReason::Version`] when it is of
+    /// another version.
+    pub fn decode(data: &PrivateData) -> Result<Greeting, RejectReason> {
+        let mut r = Reader { rest: data.as_slice() };
+        if r.u32() != Some(MAGIC) {
+            return Err(RejectReason::Garbage);
+        }
+        let [version, class, _, _] = r.take::<4>().ok_or(RejectReason::Garbage)?;
+        if version != VERSION {
+            return Err(RejectReason::Version);
+        }
+        let mut rest = || {
+            Some(Greeting {
+                job: r.u64()?,
+                from: ProcName { job: r.u64()?, rank: r.u32()? },
+                to: ProcName { job: r.u64()?, rank: r.u32()? },
+                class,
+                generation: r.u32()?,
+                buffer_size: r.u32()?,
+                depth: r.u16()?,
+            })
+        };
+        rest().ok_or(RejectReason::Garbage)
+    }
+}
+
+/// Why a connect request was rejected; travels in the reject's private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum RejectReason {
+    /// Not our protocol.
+    #[error("the request is not of this protocol")]
+    Garbage = 1,
+    /// Another version of the protocol.
+    #[error("it speaks another version of the protocol; install the same version everywhere")]
+    Version = 2,
+    /// Another job.
+    #[error("it belongs to another job")]
+    Job = 3,
+    /// The address belongs to another process than the dialler meant.
+    #[error("another process listens at that address")]
+    WrongProcess = 4,
+    /// Both sides dialled; the dialler's connect loses and the other one's stays.
+    #[error("both sides connected at once and the other side's connect stays")]
+    Crossing = 5,
+    /// Too much going on; try again later.
+    #[error("it is busy")]
+    Busy = 6,
+    /// No lane of that class.
+    #[error("it has no lane of that class; set the same lanes everywhere")]
+    UnknownLane = 7,
+    /// Buffer sizes differ, or a depth is out of range.
+    #[error("its buffer sizes or depths do not fit; set the same lanes everywhere")]
+    Limits = 8,
+    /// It is shutting down.
+    #[error("it is shutting down")]
+    Closing = 9,
+    /// It takes connects only from processes it knows.
+    #[error("it does not know this process")]
+    UnknownPeer = 10,
+}
+
+impl RejectReason {
+    const ALL: [RejectReason; 10] = [
+        RejectReason::Garbage,
+        RejectReason::Version,
+        RejectReason::Job,
+        RejectReason::WrongProcess,
+        RejectReason::Crossing,
+        RejectReason::Busy,
+        RejectReason::UnknownLane,
+        RejectReason::Limits,
+        RejectReason::Closing,
+        RejectReason::UnknownPeer,
+    ];
+
+    /// As private data of a reject.
+    pub fn encode(self) -> PrivateData {
+        let [a, b, c, d] = MAGIC.to_le_bytes();
+        PrivateData::from_slice(&[a, b, c, d, VERSION, self as u8])
+    }
+
+    /// Reads the private data of a reject. `None`: the connection manager or something that is
+    /// not ours rejected.
+    pub fn decode(data: &PrivateData) -> Option<RejectReason> {
+        let mut r = Reader { rest: data.as_slice() };
+        if r.u32() != Some(MAGIC) {
+            return None;
+        }
+        let [_, code] = r.take::<2>()?;
+        RejectReason::ALL.into_iter().find(|reason| *reason as u8 == code)
+    }
+
+    /// Whether the same connect may succeed later.
+    pub fn is_transient(self) -> bool {
+        matches!(self, RejectReason::Busy | RejectReason::Crossing)
+    }
+}
