@@ -1,0 +1,185 @@
+//! Running programs: every wait has a limit, and an interrupt ends what runs.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+const POLL: Duration = Duration::from_millis(10);
+/// Between the polite signal and the other one.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// From here on SIGINT, SIGTERM and SIGHUP end what runs and then xtask itself, in order.
+pub(crate) fn catch_signals() {
+    let flag = INTERRUPTED.get_or_init(Arc::default);
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
+        // Registration fails only for forbidden signals; without it the default action applies, which also ends xtask.
+        let _ = signal_hook::flag::register(signal, Arc::clone(flag));
+    }
+}
+
+/// Whether a signal asked xtask to stop.
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
+}
+
+/// How a program ended.
+pub(crate) enum Ended {
+    /// By itself.
+    Status(ExitStatus),
+    /// Killed, because it ran longer than its limit.
+    TimedOut,
+}
+
+impl Ended {
+    /// As a shell would tell it; 124 for a time-out, like timeout(1).
+    pub(crate) fn code(&self) -> i32 {
+        match self {
+            Self::Status(status) => {
+                status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+            }
+            Self::TimedOut => 124,
+        }
+    }
+}
+
+/// Starts `command` as the leader of a process group of its own, so that it can be ended with all its children.
+pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
+    command.process_group(0);
+    command
+        .spawn()
+        .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))
+}
+
+/// Waits for a child made by [`spawn`], at most `limit`.
+///
+/// # Errors
+/// xtask was interrupted; the child's group has been ended then.
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Ended> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for a child process")? {
+            return Ok(Ended::Status(status));
+        }
+        if interrupted() {
+            end(child);
+            bail!("interrupted");
+        }
+        if start.elapsed() >= limit {
+            end(child);
+            return Ok(Ended::TimedOut);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Ends a child made by [`spawn`] and its group.
+pub(crate) fn end(child: &mut Child) {
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    for signal in [Signal::TERM, Signal::KILL] {
+        if let Some(group) = group {
+            // Fails only when nothing of the group is left.
+            let _ = kill_process_group(group, signal);
+        }
+        let start = Instant::now();
+        while start.elapsed() < GRACE {
+            if !matches!(child.try_wait(), Ok(None)) {
+                break;
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// Runs `command` with its output on ours.
+///
+/// # Errors
+/// It cannot be started, ends with another status than 0, runs longer than `limit`, or xtask is interrupted.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<()> {
+    let mut child = spawn(command.stdin(Stdio::null()))?;
+    check(command, &wait(&mut child, limit)?, limit, "")
+}
+
+/// What a program printed, and how it ended.
+pub(crate) struct Captured {
+    /// Its exit status, 124 for a time-out.
+    pub(crate) code: i32,
+    /// All of it, with what is not UTF-8 replaced.
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs `command` and keeps its output.
+///
+/// # Errors
+/// It cannot be started, or xtask is interrupted. Exit status and time-out are in the result.
+pub(crate) fn capture(command: &mut Command, limit: Duration) -> Result<Captured> {
+    let mut child =
+        spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (out, err) = (thread::spawn(|| slurp(out)), thread::spawn(|| slurp(err)));
+    let code = wait(&mut child, limit)?.code();
+    // The group is gone or has closed its ends, so both threads end; if one panicked, its output is lost.
+    Ok(Captured {
+        code,
+        stdout: out.join().unwrap_or_default(),
+        stderr: err.join().unwrap_or_default(),
+    })
+}
+
+/// Runs `command` and returns what it printed on stdout.
+///
+/// # Errors
+/// As [`run`]; the message ends with what it printed on stderr.
+pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<String> {
+    let got = capture(command, limit)?;
+    let ended = if got.code == 124 {
+        Ended::TimedOut
+    } else {
+        Ended::Status(ExitStatus::from_raw(got.code << 8))
+    };
+    check(command, &ended, limit, &got.stderr)?;
+    Ok(got.stdout)
+}
+
+fn check(command: &Command, ended: &Ended, limit: Duration, stderr: &str) -> Result<()> {
+    let name = line(command);
+    let said =
+        if stderr.trim().is_empty() { String::new() } else { format!(": {}", stderr.trim()) };
+    match ended {
+        Ended::Status(status) if status.success() => Ok(()),
+        Ended::Status(status) => bail!("`{name}` ended with {status}{said}"),
+        Ended::TimedOut => {
+            bail!("`{name}` was ended after {} s without result{said}", limit.as_secs())
+        }
+    }
+}
+
+/// The command line, for messages.
+pub(crate) fn line(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    line
+}
+
+fn slurp(from: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut from) = from {
+        // A read error ends the output like an end of file: what there was is kept.
+        let _ = from.read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

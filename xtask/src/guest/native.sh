@@ -1,0 +1,60 @@
+#!/bin/bash
+# native.sh WORK: the run on this machine itself, as root, in a mount and UTS namespace of its own and, where the kernel's soft
+# devices can live there (NET=1), in a network namespace of its own. The devices go when it ends, however it ends.
+work=$1
+. "$work/job"
+. "$work/devices"
+inner=
+
+finish() {
+    trap - EXIT
+    [ -n "$inner" ] && kill -KILL "$inner" 2>/dev/null
+    drop_devices
+    dmesg 2>/dev/null | sed -n "/$MARK/,\$p" >"$work/log"
+    echo "$1" >"$work/status"
+    exit 0
+}
+give_up() {
+    echo "$*" >"$work/error"
+    finish 125
+}
+trap 'finish 125' EXIT
+trap 'finish 143' TERM INT HUP
+
+echo "$MARK" >/dev/kmsg 2>/dev/null
+for dev in v0 w0; do
+    if ip link show $dev >/dev/null 2>&1; then
+        ip link show $dev | grep -q 'alias rdma-safe-guest' ||
+            { trap - EXIT; echo "this machine has a network device $dev already; use --guest uml" >"$work/error"; echo 125 >"$work/status"; exit; }
+    fi
+done
+drop_devices # what a killed run may have left
+modprobe -a ib_uverbs rdma_ucm 2>/dev/null
+ip link set lo up
+hostname guest
+printf '127.0.0.1 localhost\n::1 localhost\n10.77.0.1 guest\n10.9.0.1 hosta\n10.9.0.2 hostb\n' >"$work/hosts"
+mount --bind "$work/hosts" /etc/hosts
+mkdir -p "$work/bin" && cp "$work/on-host" "$work/bin/on-host" && chmod 755 "$work/bin/on-host"
+ulimit -l unlimited 2>/dev/null || ulimit -l "$(ulimit -H -l)"
+
+if [ "$TWO_HOSTS" = 1 ]; then make=make_two_hosts; else make=make_devices; fi
+said=$($make "$DEVICE" 2>&1) || give_up "the devices could not be made on this machine: ${said//$'\n'/ }; try --guest uml"
+
+. "$work/env"
+export PATH=$work/bin:$PATH:/usr/sbin:/usr/bin:/sbin:/bin
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+cd "$CWD" || give_up "the working folder $CWD is not there"
+if [ "$SHELL_MODE" = 1 ]; then
+    bash
+    finish $?
+fi
+run=(bash "$work/command")
+[ "$TWO_HOSTS" = 1 ] && run=(on-host hosta "exec bash '$work/command'")
+SECONDS=0
+unshare --pid --fork --kill-child --mount-proc timeout -k 10 "$LIMIT" "${run[@]}" </dev/null &
+inner=$!
+wait $inner
+code=$?
+inner=
+[ $code = 137 ] && [ $SECONDS -ge "$LIMIT" ] && code=124
+finish $code
