@@ -1,12 +1,23 @@
 //! The connection machine: decides whom to dial, what to accept, and which of two crossing
 //! connects stays. Pure: no clock, no handles, no queue pairs; the driver carries its actions out.
-use crate::config::Config;
+//!
+//! - Each lane class of each peer is one *link* with at most one connection.
+//! - When both sides dial at once, the process with the lower name wins: it rejects the other's
+//!   request early, and the other accepts the winner's. A winner whose own dial failed has none
+//!   outstanding, so it accepts the next request.
+//! - A dial that failed is repeated after a pause, on the next address, until `t_give_up`.
+//! - Every dial has a generation, one higher than the last; Hello repeats it.
+mod machine;
+#[cfg(test)]
+mod tests;
+
 use crate::error::ConnectFault;
 use crate::names::{ConnToken, Nanos, ProcName, Role};
 use crate::setup::Agreed;
 use crate::wire::PrivateData;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
+
+pub use machine::Machine;
 
 /// What happened, for [`Machine::handle`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +62,15 @@ pub enum Input {
         /// How.
         outcome: Result<(), String>,
     },
-    /// An established connection is gone (event DISCONNECTED, or the hand-over failed).
+    /// The hand-over that was asked for failed (the text says why): the queue pair is destroyed
+    /// and the connection dropped.
+    HandOverFailed {
+        /// Which.
+        conn: ConnToken,
+        /// Why.
+        why: String,
+    },
+    /// An established connection is gone (event DISCONNECTED).
     Disconnected {
         /// Which.
         conn: ConnToken,
@@ -119,7 +138,8 @@ pub enum Action {
         data: PrivateData,
     },
     /// The connection stays: call [`SetupLane::established`](crate::setup::SetupLane) and give the
-    /// lane to the engine. If that fails, answer with `Disconnected` and drop the connection.
+    /// lane to the engine. If that fails, drop the
+    /// connection and answer with `HandOverFailed`.
     HandOver {
         /// Which.
         conn: ConnToken,
@@ -157,40 +177,4 @@ pub enum Action {
     },
     /// Everything has ended: `CmEvent::Stopped`.
     Stopped,
-}
-
-/// The connection machine of one process.
-#[derive(Debug)]
-pub struct Machine {
-    #[allow(dead_code)]
-    config: Config,
-    next_token: u64,
-    actions: VecDeque<Action>,
-}
-
-impl Machine {
-    /// A machine that knows nobody yet.
-    pub fn new(config: &Config) -> Machine {
-        Machine { config: config.clone(), next_token: 1, actions: VecDeque::new() }
-    }
-
-    /// A fresh name for a connect request that arrived.
-    pub fn token(&mut self) -> ConnToken {
-        let token = ConnToken(self.next_token);
-        self.next_token += 1;
-        token
-    }
-
-    /// Takes in what happened. Actions come out of [`poll_action`](Machine::poll_action).
-    pub fn handle(&mut self, _input: Input, _now: Nanos) {}
-
-    /// The next thing to do.
-    pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
-    }
-
-    /// When to call [`handle`](Machine::handle) with `Tick` if nothing else happens.
-    pub fn next_timeout(&self) -> Option<Nanos> {
-        None
-    }
 }
