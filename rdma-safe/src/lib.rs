@@ -1,1 +1,87 @@
-//! Safe RDMA verbs: buffers move into the queue and come back with their completion
+//! Safe RDMA verbs: buffers move into the queue and come back with their completion.
+//!
+//! ```no_run
+//! use rdma_safe::{Device, QpConfig, SendFlags, PollGroup};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let ctx = Device::by_name("siw0")?.open()?;
+//! let pd = ctx.alloc_pd()?;
+//! let mut group = PollGroup::new(ctx.create_cq(256)?);
+//! let cq = group.cq_ref();
+//! let mut slots = pd.slots(4096, 128)?;
+//! let qp = pd.create_qp(&cq, &cq, &QpConfig::default())?;
+//! // … connected with the rdma-cm crate …
+//! let key = group.adopt(qp).map_err(|(_, e)| e)?;
+//! if let Some(mut slot) = slots.pop() {
+//!     slot[..5].copy_from_slice(b"hello");
+//!     group.post_send(key, slot, 5, SendFlags::empty())?; // moved: the device has it now
+//! }
+//! while let Some(done) = group.poll()? {
+//!     slots.extend(done.slot); // and back
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The rules the types enforce:
+//! * A [`Slot`] is the sole owner of one piece of registered memory. Posting moves it in, its completion, or the
+//!   destruction of the queue pair, gives it back. `mem::forget` of anything leaks memory and breaks nothing.
+//! * A [`Wc`] is linear and is redeemed once, by the queue pair it belongs to.
+//! * A request id names its queue pair by a serial that this process never uses again.
+//! * Nothing is freed under a device: objects hold what they stand on, and one whose destroy call fails leaks it.
+//! * A completion queue is never booked beyond its depth.
+//!
+//! Posting, polling and redeeming allocate nothing, take no lock and do no atomic read-modify-write.
+//!
+//! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `wc`
+//! (`Send` only), `qp`, `error` (getrlimit). None in: `caps`, `quirks`, `ring`, `route`, `post`, `qp_attr`, `group`.
+
+mod caps;
+mod channel;
+mod context;
+mod cq;
+mod device;
+mod error;
+mod event;
+mod group;
+mod memory;
+mod mr;
+mod pd;
+mod post;
+mod qp;
+mod qp_attr;
+pub mod quirks;
+mod ring;
+mod route;
+#[doc(hidden)]
+pub mod seam;
+mod slot;
+mod wc;
+
+pub use caps::{Caps, LoopbackSource, LoopbackSupport, Transport};
+pub use channel::CompletionChannel;
+pub use context::{Context, DeviceAttr, PortAttr};
+pub use cq::{CompletionQueue, CqId, CqRef};
+pub use device::{Device, devices};
+pub use error::{Error, ErrorKind, Result};
+pub use event::{AsyncEvent, AsyncEvents, QpEvent};
+pub use group::{Completion, PollGroup, QpKey};
+pub use memory::{OwnedMemory, StableBuffer};
+pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
+pub use pd::ProtectionDomain;
+pub use post::{PostError, Why};
+pub use qp::QueuePair;
+pub use qp_attr::{QpAttr, QpConfig, QpState, SendFlags};
+pub use slot::Slot;
+pub use wc::{Done, Op, Wc, WcStatus};
+
+static_assertions::assert_impl_all!(Device: Clone, Send, Sync);
+static_assertions::assert_impl_all!(Context: Clone, Send, Sync);
+static_assertions::assert_impl_all!(ProtectionDomain: Clone, Send, Sync);
+static_assertions::assert_impl_all!(CompletionChannel: Clone, Send, Sync);
+static_assertions::assert_impl_all!(CqRef: Clone, Send, Sync);
+static_assertions::assert_impl_all!(Slot: Send, Sync);
+static_assertions::assert_impl_all!(CompletionQueue: Send);
+static_assertions::assert_impl_all!(QueuePair: Send);
+static_assertions::assert_impl_all!(PollGroup: Send);
+static_assertions::assert_impl_all!(MemoryRegion<Remote>: Send);
+static_assertions::assert_impl_all!(Error: Send, Sync);
+static_assertions::assert_not_impl_any!(Slot: Clone, Copy);

@@ -1,0 +1,139 @@
+//! What a device is and can do: transport, capability flags, loopback.
+
+use bitflags::bitflags;
+
+/// The wire protocol a device speaks, which decides the rules a connection has to follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Transport {
+    /// InfiniBand.
+    Ib,
+    /// RDMA over Converged Ethernet.
+    Roce,
+    /// RDMA over TCP (RFC 5040, 5041, 5044). The initiator of a connection must send first.
+    Iwarp,
+    /// Anything else: the raw `ibv_transport_type`.
+    Other(i32),
+}
+
+impl Transport {
+    /// True for iWARP.
+    pub fn is_iwarp(self) -> bool {
+        matches!(self, Transport::Iwarp)
+    }
+}
+
+bitflags! {
+    /// Capabilities of a device, from its query and the quirk table ([`quirks`](crate::quirks)).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Caps: u32 {
+        /// A message that finds no posted receive is retried (InfiniBand, RoCE) and does not end the connection.
+        const RNR_NAK = 1 << 0;
+        /// Fetch-and-add and compare-and-swap on remote memory.
+        const ATOMICS = 1 << 1;
+        /// Sends and writes can carry 32 bits of immediate data.
+        const IMM = 1 << 2;
+        /// Shared receive queues.
+        const SRQ = 1 << 3;
+        /// The side that initiated a connection must send its first message (RFC 5044 7.1.2 rule 4).
+        const INITIATOR_FIRST = 1 << 4;
+        /// Send and receive requests share one work queue, so a receive becomes usable only after earlier sends.
+        const SHARED_WORK_QUEUE = 1 << 5;
+        /// A connection from the device to its own address works. 127/8, ::1 and wildcards never count.
+        const LOOPBACK = 1 << 6;
+        /// The sink of an RDMA read must be registered with remote write access, so the peer can write it.
+        const READ_SINK_REMOTE_WRITE = 1 << 7;
+        /// Memory windows.
+        const MEMORY_WINDOWS = 1 << 8;
+        /// An unsignalled send of a page or more is finished only by its own completion (siw).
+        const SIGNAL_LARGE_SENDS = 1 << 9;
+        /// Small sends must be inline (siw copies them from user addresses in a kernel thread otherwise).
+        const INLINE_SMALL_SENDS = 1 << 10;
+    }
+}
+
+/// Where a statement about loopback comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LoopbackSource {
+    /// A file or argument of the user.
+    Override,
+    /// A live connection of the device to itself.
+    Probe,
+    /// The quirk table.
+    Table,
+    /// A rule of the transport: InfiniBand requires loopback, RoCE devices have it.
+    Rule,
+}
+
+/// Whether a device can connect to its own address.
+///
+/// It is never about 127/8, ::1 or a wildcard: those work on no transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LoopbackSupport {
+    /// It can.
+    Yes(LoopbackSource),
+    /// It cannot.
+    No(LoopbackSource),
+    /// Not known before a probe.
+    Unknown,
+}
+
+impl LoopbackSupport {
+    /// True only for a definite yes.
+    pub fn is_yes(self) -> bool {
+        matches!(self, LoopbackSupport::Yes(_))
+    }
+
+    /// Where the answer comes from; `None` for `Unknown`.
+    pub fn source(self) -> Option<LoopbackSource> {
+        match self {
+            LoopbackSupport::Yes(s) | LoopbackSupport::No(s) => Some(s),
+            LoopbackSupport::Unknown => None,
+        }
+    }
+
+    /// One byte for the atomic in the context.
+    pub(crate) fn to_byte(self) -> u8 {
+        let source = |s| match s {
+            LoopbackSource::Override => 1,
+            LoopbackSource::Probe => 2,
+            LoopbackSource::Table => 3,
+            LoopbackSource::Rule => 4,
+        };
+        match self {
+            LoopbackSupport::Unknown => 0,
+            LoopbackSupport::Yes(s) => 0x10 | source(s),
+            LoopbackSupport::No(s) => 0x20 | source(s),
+        }
+    }
+
+    pub(crate) fn from_byte(byte: u8) -> LoopbackSupport {
+        let source = match byte & 0xf {
+            1 => LoopbackSource::Override,
+            2 => LoopbackSource::Probe,
+            3 => LoopbackSource::Table,
+            _ => LoopbackSource::Rule,
+        };
+        match byte & 0xf0 {
+            0x10 => LoopbackSupport::Yes(source),
+            0x20 => LoopbackSupport::No(source),
+            _ => LoopbackSupport::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_survives_the_byte() {
+        use LoopbackSource::*;
+        for s in [Override, Probe, Table, Rule] {
+            for l in [LoopbackSupport::Yes(s), LoopbackSupport::No(s), LoopbackSupport::Unknown] {
+                assert_eq!(LoopbackSupport::from_byte(l.to_byte()), l);
+            }
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! An open device: its attributes, and the factory of everything else.
+
+use crate::caps::{Caps, LoopbackSupport, Transport};
+use crate::channel::CompletionChannel;
+use crate::cq::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::pd::ProtectionDomain;
+use crate::quirks::{self, Quirk};
+use crate::seam::Verbs;
+use rdma_sys::*;
+use std::ffi::{CStr, c_char};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// What the device says about itself (ibv_query_device(3)). Counts are at least 0, whatever the driver returned.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceAttr {
+    /// Firmware version; free text.
+    pub fw_ver: String,
+    /// PCI vendor or IEEE OUI.
+    pub vendor_id: u32,
+    /// Vendor's part number.
+    pub vendor_part_id: u32,
+    /// Largest registration, bytes.
+    pub max_mr_size: u64,
+    /// Most queue pairs.
+    pub max_qp: u32,
+    /// Most requests in one queue.
+    pub max_qp_wr: u32,
+    /// Most completion queues.
+    pub max_cq: u32,
+    /// Most completions in one queue.
+    pub max_cqe: u32,
+    /// Most memory regions.
+    pub max_mr: u32,
+    /// Most RDMA reads and atomics a QP answers at once.
+    pub max_qp_rd_atom: u32,
+    /// Most RDMA reads and atomics a QP starts at once.
+    pub max_qp_init_rd_atom: u32,
+    /// Ports, numbered from 1.
+    pub port_count: u8,
+}
+
+/// What a port says about itself (ibv_query_port(3)).
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct PortAttr {
+    /// Port is up (`IBV_PORT_ACTIVE`).
+    pub active: bool,
+    /// Runs over Ethernet (RoCE, iWARP).
+    pub ethernet: bool,
+    /// Largest message, bytes.
+    pub max_msg_sz: u32,
+    /// Active path MTU, bytes; 0 if the driver returned no known value.
+    pub active_mtu: u32,
+    /// Entries of the GID table.
+    pub gid_table_len: u32,
+    /// Local identifier (InfiniBand; else 0).
+    pub lid: u16,
+}
+
+pub(crate) struct ContextInner {
+    pub(crate) raw: NonNull<ibv_context>,
+    pub(crate) verbs: &'static Verbs,
+    name: String,
+    guid: u64,
+    transport: Transport,
+    attr: DeviceAttr,
+    quirk: Option<&'static Quirk>,
+    caps: Caps,
+    loopback: AtomicU8,
+    pub(crate) async_taken: AtomicBool,
+}
+
+// SAFETY: libibverbs serialises calls on a context (ibv_alloc_td(3): all objects are thread safe by default; the
+// environment variables that change that are refused in Device::open). Nothing here is written after construction but
+// the atomics.
+unsafe impl Send for ContextInner {}
+// SAFETY: as above.
+unsafe impl Sync for ContextInner {}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        // SAFETY: every object made on the context holds it through an Arc and is destroyed by now; one whose destroy
+        // failed leaked that Arc, so this never runs under it. A failure leaves nothing to be done.
+        let _ = unsafe { (self.verbs.close_device)(self.raw.as_ptr()) };
+    }
+}
+
+/// An open device. Cheap to clone; closed when the last object made on it is gone.
+#[derive(Clone)]
+pub struct Context(pub(crate) Arc<ContextInner>);
+
+impl Context {
+    /// Takes over a raw context and the table of calls that go with it.
+    ///
+    /// # Safety
+    /// `raw` is a live context nobody else closes, made by the provider behind `verbs`; `verbs` and the context's ops
+    /// table keep the contracts of libibverbs.
+    ///
+    /// # Errors
+    /// A failed query; the context is closed then.
+    #[doc(hidden)]
+    pub unsafe fn from_raw(raw: *mut ibv_context, verbs: &'static Verbs) -> Result<Context> {
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(Error::os("ibv_open_device", libc::ENODEV));
+        };
+        // SAFETY: the caller passes a live context.
+        match unsafe { probe(raw, verbs) } {
+            Ok(inner) => Ok(Context(Arc::new(inner))),
+            Err(e) => {
+                // SAFETY: owned by us, nothing was made on it.
+                let _ = unsafe { (verbs.close_device)(raw.as_ptr()) };
+                Err(e)
+            }
+        }
+    }
+
+    /// The kernel's name of the device.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The node GUID in host byte order; identifies the device across libraries in this process.
+    pub fn guid(&self) -> u64 {
+        self.0.guid
+    }
+
+    /// What the first port speaks.
+    pub fn transport(&self) -> Transport {
+        self.0.transport
+    }
+
+    /// Capability flags, with [`Caps::LOOPBACK`] as refined so far.
+    pub fn caps(&self) -> Caps {
+        let mut caps = self.0.caps;
+        caps.set(Caps::LOOPBACK, self.loopback().is_yes());
+        caps
+    }
+
+    /// Whether the device can connect to its own address, and how we know.
+    pub fn loopback(&self) -> LoopbackSupport {
+        LoopbackSupport::from_byte(self.0.loopback.load(Ordering::Relaxed))
+    }
+
+    /// Replaces the table's answer about loopback by a better one (an override or a probe), for every clone.
+    pub fn refine_loopback(&self, answer: LoopbackSupport) {
+        self.0.loopback.store(answer.to_byte(), Ordering::Relaxed);
+    }
+
+    /// The row of the quirk table, if the device is known.
+    pub fn quirk(&self) -> Option<&'static Quirk> {
+        self.0.quirk
+    }
+
+    /// What the device says about itself, as queried when it was opened.
+    pub fn attr(&self) -> &DeviceAttr {
+        &self.0.attr
+    }
+
+    /// Queries a port, numbered from 1.
+    ///
+    /// # Errors
+    /// EINVAL for a port that does not exist, EIO or ENODEV when the device is gone.
+    pub fn port(&self, port: u8) -> Result<PortAttr> {
+        // SAFETY: the context is alive.
+        unsafe { query_port(self.0.raw, self.0.verbs, port) }.map(|p| PortAttr {
+            active: p.state == ibv_port_state::IBV_PORT_ACTIVE,
+            ethernet: is_ethernet(&p),
+            max_msg_sz: p.max_msg_sz,
+            active_mtu: match p.active_mtu.0 {
+                m @ 1..=5 => 128 << m,
+                _ => 0,
+            },
+            gid_table_len: u32::try_from(p.gid_tbl_len).unwrap_or(0),
+            lid: p.lid,
+        })
+    }
+
+    /// Allocates a protection domain (ibv_alloc_pd(3)).
+    ///
+    /// # Errors
+    /// The errno of the call.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain> {
+        ProtectionDomain::new(self)
+    }
+
+    /// Creates a completion queue for at most `depth` completions (ibv_create_cq(3)).
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when `depth` is 0 or above the device's `max_cqe`, else
+    /// the errno of the call.
+    pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue> {
+        CompletionQueue::new(self, depth, None)
+    }
+
+    /// As [`create_cq`](Self::create_cq), with events on `channel`.
+    ///
+    /// # Errors
+    /// As `create_cq`; [`WrongContext`](crate::ErrorKind::WrongContext) for a channel of another context.
+    pub fn create_cq_with(
+        &self,
+        depth: u32,
+        channel: &CompletionChannel,
+    ) -> Result<CompletionQueue> {
+        CompletionQueue::new(self, depth, Some(channel))
+    }
+
+    /// Creates a completion channel (ibv_create_comp_channel(3)).
+    ///
+    /// # Errors
+    /// The errno of the call.
+    pub fn completion_channel(&self) -> Result<CompletionChannel> {
+        CompletionChannel::new(self)
+    }
+
+    /// The raw context, valid as long as `self` or a clone lives. It must not be closed.
+    pub fn as_raw(&self) -> *mut ibv_context {
+        self.0.raw.as_ptr()
+    }
+
+    /// Whether both are the same opened context.
+    pub fn is_same(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("name", &self.0.name)
+            .field("transport", &self.0.transport)
+            .field("caps", &self.caps())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Asks the device all that does not change.
+///
+/// # Safety
+/// `raw` is a live context of the provider behind `verbs`.
+unsafe fn probe(raw: NonNull<ibv_context>, verbs: &'static Verbs) -> Result<ContextInner> {
+    let mut a = ibv_device_attr::default();
+    // SAFETY: live context, writable attribute struct.
+    Error::check("ibv_query_device", unsafe { (verbs.query_device)(raw.as_ptr(), &mut a) })?;
+    // SAFETY: a context's device outlives it; port 1 exists on every device, and an error is handled.
+    let (name, guid, transport) = unsafe {
+        let device = raw.as_ref().device;
+        let guid = u64::from_be((verbs.get_device_guid)(device));
+        let iwarp = (*device).transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP;
+        let kind = (*device).transport_type;
+        let port = query_port(raw, verbs, 1)?;
+        let transport = match (iwarp, kind == ibv_transport_type::IBV_TRANSPORT_IB) {
+            (true, _) => Transport::Iwarp,
+            (_, true) if is_ethernet(&port) => Transport::Roce,
+            (_, true) => Transport::Ib,
+            _ => Transport::Other(kind.0),
+        };
+        (text(&(*device).name), guid, transport)
+    };
+    let quirk = quirks::find(a.vendor_id, a.vendor_part_id);
+    let flag = |f: ibv_device_cap_flags| a.device_cap_flags & f.0 != 0;
+    let queried = quirks::Queried {
+        rnr_nak: flag(ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN),
+        atomics: a.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE,
+        srq: a.max_srq > 0,
+        memory_windows: a.max_mw > 0,
+    };
+    Ok(ContextInner {
+        raw,
+        verbs,
+        name,
+        guid,
+        transport,
+        quirk,
+        caps: quirks::caps(a.vendor_id, a.vendor_part_id, transport, queried),
+        loopback: AtomicU8::new(quirks::loopback(quirk, transport).to_byte()),
+        async_taken: AtomicBool::new(false),
+        attr: attr_of(&a),
+    })
+}
+
+fn attr_of(a: &ibv_device_attr) -> DeviceAttr {
+    let count = |n: i32| u32::try_from(n).unwrap_or(0);
+    DeviceAttr {
+        fw_ver: text(&a.fw_ver),
+        vendor_id: a.vendor_id,
+        vendor_part_id: a.vendor_part_id,
+        max_mr_size: a.max_mr_size,
+        max_qp: count(a.max_qp),
+        max_qp_wr: count(a.max_qp_wr),
+        max_cq: count(a.max_cq),
+        max_cqe: count(a.max_cqe),
+        max_mr: count(a.max_mr),
+        max_qp_rd_atom: count(a.max_qp_rd_atom),
+        max_qp_init_rd_atom: count(a.max_qp_init_rd_atom),
+        port_count: a.phys_port_cnt,
+    }
+}
+
+/// # Safety
+/// `raw` is a live context of the provider behind `verbs`.
+unsafe fn query_port(raw: NonNull<ibv_context>, verbs: &Verbs, port: u8) -> Result<ibv_port_attr> {
+    let mut attr = ibv_port_attr::default();
+    // SAFETY: live context, writable attribute struct.
+    Error::check("ibv_query_port", unsafe { (verbs.query_port)(raw.as_ptr(), port, &mut attr) })?;
+    Ok(attr)
+}
+
+/// `IBV_LINK_LAYER_ETHERNET`; siw and rxe report it too.
+fn is_ethernet(p: &ibv_port_attr) -> bool {
+    const ETHERNET: u8 = 2;
+    p.link_layer == ETHERNET
+}
+
+/// A C string in a fixed array, which the driver may have forgotten to terminate.
+fn text(chars: &[c_char]) -> String {
+    let bytes: Vec<u8> = chars.iter().map(|c| c.cast_unsigned()).collect();
+    match CStr::from_bytes_until_nul(&bytes) {
+        Ok(s) => s.to_string_lossy().into_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_stops_at_nul_or_at_the_end() {
+        let c = |s: &str| s.bytes().map(|b| b as c_char).collect::<Vec<_>>();
+        assert_eq!(text(&c("siw0\0rest")), "siw0");
+        assert_eq!(text(&c("full")), "full");
+    }
+}

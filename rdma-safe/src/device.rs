@@ -1,0 +1,155 @@
+//! The list of RDMA devices, and opening one.
+
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::seam::LIBIBVERBS;
+use rdma_sys::*;
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const NO_DEVICE_HINT: &str = "no RDMA device here; load a driver, e.g. `modprobe siw` or `modprobe rdma_rxe` and then \
+     `rdma link add siw0 type siw netdev eth0`; user space needs the module ib_uverbs";
+
+/// An `ibv_get_device_list` array; freed with its last [`Device`].
+struct DeviceList(NonNull<*mut ibv_device>);
+
+// SAFETY: the array and the devices it names are not modified after ibv_get_device_list returned, and libibverbs guards
+// their reference counts with its own lock.
+unsafe impl Send for DeviceList {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceList {}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the array came from ibv_get_device_list and is freed once. Opened contexts hold their own references.
+        unsafe { ibv_free_device_list(self.0.as_ptr()) }
+    }
+}
+
+/// One RDMA device of this machine. Cheap to clone; keeps the list it came from alive.
+#[derive(Clone)]
+pub struct Device {
+    raw: NonNull<ibv_device>,
+    _list: Arc<DeviceList>,
+}
+
+// SAFETY: an ibv_device is read-only for its users, see DeviceList.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// The RDMA devices of this machine; empty when there are none (ibv_get_device_list(3)).
+///
+/// # Errors
+/// [`ErrorKind::NoDevice`] when the kernel has no verbs at all (ENOSYS, ENOENT: ib_uverbs is not loaded).
+pub fn devices() -> Result<Vec<Device>> {
+    let mut n = 0;
+    // SAFETY: `n` is writable; the array returned is ours to free.
+    let raw = unsafe { ibv_get_device_list(&mut n) };
+    let Some(raw) = NonNull::new(raw) else {
+        let e = Error::last("ibv_get_device_list");
+        return Err(match e.errno() {
+            libc::ENOSYS | libc::ENOENT | libc::ENODEV => {
+                e.with_kind(ErrorKind::NoDevice).with_hint(NO_DEVICE_HINT)
+            }
+            _ => e,
+        });
+    };
+    let list = Arc::new(DeviceList(raw));
+    let n = usize::try_from(n).unwrap_or(0);
+    let mut found = Vec::with_capacity(n);
+    for i in 0..n {
+        // SAFETY: the array has `n` entries and a NULL after them.
+        let dev = unsafe { *raw.as_ptr().add(i) };
+        let Some(raw) = NonNull::new(dev) else { break };
+        found.push(Device { raw, _list: Arc::clone(&list) });
+    }
+    Ok(found)
+}
+
+impl Device {
+    /// The device of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoDevice`] with the names that do exist.
+    pub fn by_name(name: &str) -> Result<Device> {
+        let all = devices()?;
+        if let Some(d) = all.iter().find(|d| d.name() == name) {
+            return Ok(d.clone());
+        }
+        let names: Vec<_> = all.iter().map(Device::name).collect();
+        let hint = match names.is_empty() {
+            true => NO_DEVICE_HINT.to_owned(),
+            false => format!("no device {name:?}; there are: {}", names.join(", ")),
+        };
+        Err(Error::refused("opening an RDMA device", ErrorKind::NoDevice, hint))
+    }
+
+    /// The kernel's name, e.g. `siw0`.
+    pub fn name(&self) -> String {
+        // SAFETY: the device is alive (the list is), its name a NUL-terminated array inside it.
+        unsafe { CStr::from_ptr(ibv_get_device_name(self.raw.as_ptr())) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// The node GUID in host byte order.
+    pub fn guid(&self) -> u64 {
+        // SAFETY: the device is alive.
+        u64::from_be(unsafe { ibv_get_device_guid(self.raw.as_ptr()) })
+    }
+
+    /// Whether the device speaks iWARP, where the initiator of a connection has to send first.
+    pub fn is_iwarp(&self) -> bool {
+        // SAFETY: the device is alive.
+        unsafe { self.raw.as_ref().transport_type == ibv_transport_type::IBV_TRANSPORT_IWARP }
+    }
+
+    /// Opens the device (ibv_open_device(3)).
+    ///
+    /// # Errors
+    /// [`ErrorKind::PermissionDenied`] when /dev/infiniband/uverbsN is not ours to open; [`ErrorKind::Unsupported`]
+    /// when a provider was told by the environment to run without locks, which this crate's `Send` types rely on.
+    pub fn open(&self) -> Result<Context> {
+        self.refuse_unlocked_provider()?;
+        // SAFETY: the device is alive.
+        let raw = unsafe { ibv_open_device(self.raw.as_ptr()) };
+        let Some(raw) = NonNull::new(raw) else {
+            let e = Error::last("ibv_open_device");
+            return Err(match e.kind() {
+                ErrorKind::PermissionDenied => e.with_hint(
+                    "no right to open /dev/infiniband/uverbs*; join the group that owns it (often `rdma`) or add a udev rule",
+                ),
+                _ => e,
+            });
+        };
+        // SAFETY: a fresh context of libibverbs, owned by nobody else.
+        unsafe { Context::from_raw(raw.as_ptr(), &LIBIBVERBS) }
+    }
+
+    /// MLX4/MLX5_SINGLE_THREADED make those providers drop their locks.
+    fn refuse_unlocked_provider(&self) -> Result<()> {
+        let name = self.name();
+        for (driver, var) in [("mlx4", "MLX4_SINGLE_THREADED"), ("mlx5", "MLX5_SINGLE_THREADED")] {
+            if name.starts_with(driver) && std::env::var_os(var).is_some_and(|v| v == "1") {
+                return Err(Error::refused(
+                    "opening an RDMA device",
+                    ErrorKind::Unsupported,
+                    format!("{var}=1 removes the provider's locks; unset it"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name())
+            .field("guid", &format_args!("{:#018x}", self.guid()))
+            .finish()
+    }
+}

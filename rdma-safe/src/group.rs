@@ -1,0 +1,369 @@
+//! A poll group: one completion queue and the queue pairs on it, with completions already redeemed and routed.
+//!
+//! A queue pair is usually made and connected by another thread and joins the group later, but the group polls its
+//! completions from the start (it happens: on rxe a first message is often polled before `rdma_accept` has returned).
+//! Those are parked, and delivered right after [`adopt`](PollGroup::adopt). Completions of queue pairs that are gone
+//! are dropped: their slots came back with the destruction.
+
+use crate::cq::{CompletionQueue, CqRef};
+use crate::error::{Error, ErrorKind, Result};
+use crate::post::{PostError, Why};
+use crate::qp::QueuePair;
+use crate::qp_attr::SendFlags;
+use crate::route::Route;
+use crate::slot::Slot;
+use crate::wc::{Op, Wc, WcStatus};
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Completions taken from the device at once.
+const BATCH: usize = 16;
+const INDEX_BITS: u32 = 24;
+/// Most queue pairs of one group at a time.
+const QPS_MAX: usize = 1 << INDEX_BITS;
+
+/// Names a queue pair in its group. Never valid for another one: it carries the serial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QpKey(u64);
+
+impl QpKey {
+    fn new(serial: u64, index: u32) -> QpKey {
+        QpKey(serial << INDEX_BITS | u64::from(index))
+    }
+
+    /// A dense index, below the largest number of queue pairs the group has had at once; reused.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize & (QPS_MAX - 1)
+    }
+
+    /// The queue pair's serial.
+    #[inline]
+    pub fn serial(self) -> u64 {
+        self.0 >> INDEX_BITS
+    }
+}
+
+/// A redeemed completion of a group's queue pair.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Completion {
+    /// Whose it is.
+    pub key: QpKey,
+    /// Which queue it was on.
+    pub op: Op,
+    /// The slot that was posted; `None` for inline sends.
+    pub slot: Option<Slot>,
+    /// The outcome.
+    pub status: WcStatus,
+    /// Bytes received, at most the slot's capacity; 0 for sends and failures.
+    pub byte_len: usize,
+    /// The driver's own error number, for reports.
+    pub vendor_err: u32,
+}
+
+/// One completion queue and its queue pairs. `Send`.
+pub struct PollGroup {
+    head: usize,
+    fill: usize,
+    batch: [Wc; BATCH],
+    /// Formerly parked completions of a queue pair that has been adopted since.
+    ready: VecDeque<Wc>,
+    route: Route,
+    qps: Vec<Option<QueuePair>>,
+    /// Completions of queue pairs that exist on the queue but not in the group.
+    parked: Vec<Wc>,
+    free: Vec<u32>,
+    stale: u64,
+    cq: CompletionQueue,
+}
+
+impl PollGroup {
+    /// A group without queue pairs.
+    pub fn new(cq: CompletionQueue) -> PollGroup {
+        PollGroup {
+            head: 0,
+            fill: 0,
+            batch: std::array::from_fn(|_| Wc::empty()),
+            ready: VecDeque::new(),
+            route: Route::new(),
+            qps: Vec::new(),
+            parked: Vec::new(),
+            free: Vec::new(),
+            stale: 0,
+            cq,
+        }
+    }
+
+    /// A handle to make queue pairs on the group's queue.
+    pub fn cq_ref(&self) -> CqRef {
+        self.cq.cq_ref()
+    }
+
+    /// Takes a queue pair in. Its completions that were polled before are delivered next.
+    ///
+    /// # Errors
+    /// Gives the queue pair back when its queues complete elsewhere ([`ErrorKind::WrongContext`]) or the group is full.
+    #[allow(clippy::result_large_err)] // the queue pair must come back, and this is not the message path
+    pub fn adopt(&mut self, qp: QueuePair) -> std::result::Result<QpKey, (QueuePair, Error)> {
+        let refused = |kind, why| Error::refused("adopting a queue pair", kind, why);
+        if !qp.is_on(&self.cq.cq_ref()) {
+            let e = refused(
+                ErrorKind::WrongContext,
+                "it completes into another queue than the group's",
+            );
+            return Err((qp, e));
+        }
+        let index = match self.free.last() {
+            Some(i) => *i,
+            None => match u32::try_from(self.qps.len()) {
+                Ok(i) if self.qps.len() < QPS_MAX => i,
+                _ => return Err((qp, refused(ErrorKind::Other, "the group has 2^24 queue pairs"))),
+            },
+        };
+        let serial = qp.serial();
+        match self.qps.get_mut(index as usize) {
+            Some(place) => {
+                self.free.pop();
+                *place = Some(qp);
+            }
+            None => self.qps.push(Some(qp)),
+        }
+        self.route.insert(serial, index);
+        self.unpark(serial);
+        Ok(QpKey::new(serial, index))
+    }
+
+    fn unpark(&mut self, serial: u64) {
+        for wc in std::mem::take(&mut self.parked) {
+            match wc.serial() == serial {
+                true => self.ready.push_back(wc),
+                false => self.parked.push(wc),
+            }
+        }
+    }
+
+    /// Sends from a slot; see [`QueuePair::post_send`].
+    ///
+    /// # Errors
+    /// As there, and [`Why::NoSuchQp`].
+    #[inline]
+    pub fn post_send(
+        &mut self,
+        key: QpKey,
+        slot: Slot,
+        len: usize,
+        flags: SendFlags,
+    ) -> std::result::Result<(), PostError> {
+        match self.qp_mut(key) {
+            Some(qp) => qp.post_send(slot, len, flags),
+            None => Err(PostError { why: Why::NoSuchQp, slot: Some(slot) }),
+        }
+    }
+
+    /// Sends a copy; see [`QueuePair::post_inline`].
+    ///
+    /// # Errors
+    /// As there, and [`Why::NoSuchQp`].
+    #[inline]
+    pub fn post_inline(
+        &mut self,
+        key: QpKey,
+        data: &[u8],
+        flags: SendFlags,
+    ) -> std::result::Result<(), PostError> {
+        match self.qp_mut(key) {
+            Some(qp) => qp.post_inline(data, flags),
+            None => Err(PostError { why: Why::NoSuchQp, slot: None }),
+        }
+    }
+
+    /// Posts a receive; see [`QueuePair::post_recv`].
+    ///
+    /// # Errors
+    /// As there, and [`Why::NoSuchQp`].
+    #[inline]
+    pub fn post_recv(&mut self, key: QpKey, slot: Slot) -> std::result::Result<(), PostError> {
+        match self.qp_mut(key) {
+            Some(qp) => qp.post_recv(slot),
+            None => Err(PostError { why: Why::NoSuchQp, slot: Some(slot) }),
+        }
+    }
+
+    /// The next completion, if there is one. Batched inside; does not block, allocate or lock, except to park.
+    ///
+    /// # Errors
+    /// The errno of the provider's poll.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Completion>> {
+        loop {
+            if !self.ready.is_empty() {
+                match self.poll_ready() {
+                    Some(c) => return Ok(Some(c)),
+                    None => continue,
+                }
+            }
+            if self.head == self.fill {
+                self.fill = 0;
+                self.head = 0;
+                self.fill = self.cq.poll(&mut self.batch)?;
+                if self.fill == 0 {
+                    return Ok(None);
+                }
+            }
+            let i = self.head;
+            self.head += 1;
+            let Some(wc) = self.batch.get_mut(i) else { continue };
+            if let Some(c) = redeem(&self.route, &mut self.qps, wc) {
+                return Ok(Some(c));
+            }
+            let wc = std::mem::take(wc);
+            self.unrouted(wc);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poll_ready(&mut self) -> Option<Completion> {
+        let mut wc = self.ready.pop_front()?;
+        let done = redeem(&self.route, &mut self.qps, &mut wc);
+        if done.is_none() {
+            self.unrouted(wc);
+        }
+        done
+    }
+
+    /// Parks a completion whose queue pair has not joined yet; drops it when that is dead, or the device made it up.
+    #[cold]
+    #[inline(never)]
+    fn unrouted(&mut self, wc: Wc) {
+        let serial = wc.serial();
+        let cq = self.cq.inner();
+        if self.route.get(serial).is_some() || !cq.is_live(serial) {
+            self.stale += 1;
+            return;
+        }
+        let depth = cq.depth() as usize;
+        if self.parked.len() >= depth {
+            // Live queue pairs cannot have more than the queue's depth in flight: the rest is of dead ones.
+            self.parked.retain(|w| cq.is_live(w.serial()));
+        }
+        match self.parked.len() < depth {
+            true => self.parked.push(wc),
+            false => self.stale += 1,
+        }
+    }
+
+    /// As [`poll`](Self::poll), but sleeps on the queue's channel while there is nothing; `None` after `timeout`.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::poll_wait`].
+    pub fn poll_wait(&mut self, timeout: Duration) -> Result<Option<Completion>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(c) = self.poll()? {
+                return Ok(Some(c));
+            }
+            self.cq.req_notify()?;
+            if let Some(c) = self.poll()? {
+                return Ok(Some(c));
+            }
+            if !self.cq.wait_event(deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Arms the queue's channel; see [`CompletionQueue::req_notify`]. Poll until `None` once more after it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn req_notify(&mut self) -> Result<()> {
+        self.cq.req_notify()
+    }
+
+    /// A queue pair of the group.
+    #[inline]
+    pub fn qp_mut(&mut self, key: QpKey) -> Option<&mut QueuePair> {
+        self.qps.get_mut(key.index())?.as_mut().filter(|qp| qp.serial() == key.serial())
+    }
+
+    /// A queue pair of the group.
+    pub fn qp(&self, key: QpKey) -> Option<&QueuePair> {
+        self.qps.get(key.index())?.as_ref().filter(|qp| qp.serial() == key.serial())
+    }
+
+    /// Destroys a queue pair and gives back its slots; see [`QueuePair::close`].
+    ///
+    /// # Errors
+    /// As there; [`ErrorKind::InvalidArgument`] when the key names none.
+    pub fn remove(&mut self, key: QpKey) -> Result<Vec<Slot>> {
+        match self.release(key) {
+            Some(qp) => qp.close(),
+            None => Err(Error::refused(
+                "removing a queue pair",
+                ErrorKind::InvalidArgument,
+                "the group has no such queue pair",
+            )),
+        }
+    }
+
+    /// Lets a queue pair go without destroying it. Its completions are still polled by the group, and parked until it
+    /// is adopted again or destroyed.
+    pub fn release(&mut self, key: QpKey) -> Option<QueuePair> {
+        self.qp(key)?;
+        let qp = self.qps.get_mut(key.index())?.take()?;
+        self.route.remove(key.serial());
+        // Lossless: an index is below QPS_MAX.
+        self.free.push(key.index() as u32);
+        Some(qp)
+    }
+
+    /// Keys of the queue pairs in the group.
+    pub fn keys(&self) -> impl Iterator<Item = QpKey> + '_ {
+        // Lossless: there are at most QPS_MAX.
+        let key = |(i, qp): (usize, &Option<QueuePair>)| {
+            qp.as_ref().map(|qp| QpKey::new(qp.serial(), i as u32))
+        };
+        self.qps.iter().enumerate().filter_map(key)
+    }
+
+    /// Completions dropped so far because their queue pair was gone.
+    pub fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// Completions that wait for their queue pair to be adopted.
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+}
+
+/// Finds the queue pair and redeems the completion.
+#[inline(always)]
+fn redeem(route: &Route, qps: &mut [Option<QueuePair>], wc: &mut Wc) -> Option<Completion> {
+    let serial = wc.serial();
+    let index = route.get(serial)?;
+    let qp = qps.get_mut(index as usize)?.as_mut()?;
+    let done = qp.complete(wc)?;
+    Some(Completion {
+        key: QpKey::new(serial, index),
+        op: done.op,
+        slot: done.slot,
+        status: done.status,
+        byte_len: done.byte_len,
+        vendor_err: done.vendor_err,
+    })
+}
+
+impl fmt::Debug for PollGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollGroup")
+            .field("cq", &self.cq)
+            .field("qps", &self.qps.iter().flatten().count())
+            .field("parked", &self.parked.len())
+            .field("stale", &self.stale)
+            .finish_non_exhaustive()
+    }
+}

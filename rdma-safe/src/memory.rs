@@ -1,0 +1,142 @@
+//! Memory a device may be given: owned, at a fixed address, freed only by us.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+/// A buffer that stays where it is until it is dropped.
+///
+/// # Safety
+/// [`as_ptr`](Self::as_ptr) and [`len`](Self::len) always return the same values, name memory that is valid for reads
+/// and writes, initialised, and used by nobody else until the buffer is dropped; moving the implementing value does not
+/// move that memory, and does not assert exclusive access to it (so no `Box<[u8]>` inside: use a `Vec` or a raw
+/// pointer).
+pub unsafe trait StableBuffer: Send + 'static {
+    /// Start of the memory.
+    fn as_ptr(&self) -> *mut u8;
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+// SAFETY: a Vec that is only moved keeps its heap block; OwnedMemory gives nobody a way to grow it.
+unsafe impl StableBuffer for Vec<u8> {
+    fn as_ptr(&self) -> *mut u8 {
+        Vec::as_ptr(self).cast_mut()
+    }
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+}
+
+/// Zeroed pages of their own (anonymous mmap), so that nothing else shares a page with registered memory.
+struct Pages {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: plain memory, owned by this value alone.
+unsafe impl Send for Pages {}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `OwnedMemory::zeroed`, unmapped once.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: a mapping has a fixed address until munmap, which only Drop does.
+unsafe impl StableBuffer for Pages {
+    fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// Memory that can be registered: a [`Vec`], a boxed slice, fresh pages or any [`StableBuffer`].
+pub struct OwnedMemory(Box<dyn StableBuffer>);
+
+impl OwnedMemory {
+    /// `len` bytes of zeroed pages. Bytes; rounded up to nothing, the last page is simply not used up.
+    ///
+    /// # Errors
+    /// The errno of mmap (ENOMEM), or EINVAL for length 0.
+    pub fn zeroed(len: usize) -> crate::Result<OwnedMemory> {
+        // SAFETY: a new anonymous mapping; nothing existing is replaced.
+        let p = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if p == libc::MAP_FAILED {
+            return Err(crate::Error::last("mmap"));
+        }
+        match NonNull::new(p.cast()) {
+            Some(start) => Ok(OwnedMemory(Box::new(Pages { start, len }))),
+            None => Err(crate::Error::os("mmap", libc::ENOMEM)),
+        }
+    }
+
+    /// Wraps a buffer of the caller's own kind.
+    pub fn new(buffer: impl StableBuffer) -> OwnedMemory {
+        OwnedMemory(Box::new(buffer))
+    }
+
+    /// Start of the memory.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Vec<u8>> for OwnedMemory {
+    fn from(v: Vec<u8>) -> OwnedMemory {
+        OwnedMemory::new(v)
+    }
+}
+
+impl From<Box<[u8]>> for OwnedMemory {
+    fn from(b: Box<[u8]>) -> OwnedMemory {
+        OwnedMemory::new(b.into_vec())
+    }
+}
+
+impl fmt::Debug for OwnedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedMemory({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_zeroed_and_a_vec_stays_put() {
+        let m = OwnedMemory::zeroed(5000).unwrap();
+        // SAFETY: 5000 bytes owned by `m`.
+        assert!(unsafe { std::slice::from_raw_parts(m.as_ptr(), m.len()) }.iter().all(|b| *b == 0));
+        assert!(OwnedMemory::zeroed(0).is_err());
+        let v = vec![7u8; 3];
+        let at = v.as_ptr();
+        assert_eq!(OwnedMemory::from(v).as_ptr().cast_const(), at);
+    }
+}

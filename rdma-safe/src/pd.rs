@@ -1,0 +1,111 @@
+//! Protection domains: what belongs together may be used together.
+
+use crate::context::Context;
+use crate::cq::CqRef;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::OwnedMemory;
+use crate::mr::{Local, MemoryRegion};
+use crate::qp::QueuePair;
+use crate::qp_attr::QpConfig;
+use crate::slot::Slot;
+use rdma_sys::*;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+pub(crate) struct PdInner {
+    pub(crate) raw: NonNull<ibv_pd>,
+    pub(crate) ctx: ManuallyDrop<Context>,
+}
+
+// SAFETY: libibverbs serialises calls on a protection domain.
+unsafe impl Send for PdInner {}
+// SAFETY: as above.
+unsafe impl Sync for PdInner {}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        // SAFETY: every MR and QP holds this PD through an Arc, so none is left (one whose destroy failed leaked it).
+        let rc = unsafe { (self.ctx.0.verbs.dealloc_pd)(self.raw.as_ptr()) };
+        if rc == 0 {
+            // SAFETY: dropped once, here. Otherwise the kernel still has the PD and the context stays open with it.
+            unsafe { ManuallyDrop::drop(&mut self.ctx) }
+        }
+    }
+}
+
+/// A protection domain. Cheap to clone; deallocated when nothing made in it is left.
+#[derive(Clone)]
+pub struct ProtectionDomain(pub(crate) Arc<PdInner>);
+
+impl ProtectionDomain {
+    pub(crate) fn new(ctx: &Context) -> Result<ProtectionDomain> {
+        // SAFETY: the context is alive.
+        let raw = unsafe { (ctx.0.verbs.alloc_pd)(ctx.as_raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_pd"))?;
+        Ok(ProtectionDomain(Arc::new(PdInner { raw, ctx: ManuallyDrop::new(ctx.clone()) })))
+    }
+
+    /// The context it belongs to.
+    pub fn context(&self) -> &Context {
+        &self.0.ctx
+    }
+
+    /// Registers `count` slots of `size` bytes each as one memory region, for sends and receives.
+    ///
+    /// Slots start on 64-byte boundaries. The region is deregistered and freed when its last slot is dropped.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when `size` or `count` is 0 (siw cannot post an empty receive)
+    /// or their product overflows; [`OutOfMemory`](ErrorKind::OutOfMemory) with the locked-memory limit in the hint.
+    pub fn slots(&self, size: usize, count: usize) -> Result<Vec<Slot>> {
+        let total = size.checked_next_multiple_of(64).and_then(|s| s.checked_mul(count));
+        match total {
+            Some(total) if total > 0 => {
+                self.register(OwnedMemory::zeroed(total)?)?.into_slots(size, count)
+            }
+            _ => Err(Error::refused(
+                "slots",
+                ErrorKind::InvalidArgument,
+                format!("{count} slots of {size} bytes: both must be at least 1"),
+            )),
+        }
+    }
+
+    /// Registers memory for local use: sends, receives, sources of writes (ibv_reg_mr(3)).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](ErrorKind::OutOfMemory) with the locked-memory limit in the hint; `InvalidArgument` for empty
+    /// memory; else the errno of the call. The memory is freed then.
+    pub fn register(&self, memory: OwnedMemory) -> Result<MemoryRegion<Local>> {
+        MemoryRegion::register_local(self, memory)
+    }
+
+    /// Creates a reliable connected queue pair in state RESET (ibv_create_qp(3)), on this crate's own context:
+    /// librdmacm never sees it.
+    ///
+    /// # Errors
+    /// [`WrongContext`](ErrorKind::WrongContext) for a CQ of another context, [`CqDepth`](ErrorKind::CqDepth) when its
+    /// queues do not fit into what is left of a CQ, [`InvalidArgument`](ErrorKind::InvalidArgument) for a depth of 0 or
+    /// above the device's limit, else the errno of the call.
+    pub fn create_qp(
+        &self,
+        send_cq: &CqRef,
+        recv_cq: &CqRef,
+        config: &QpConfig,
+    ) -> Result<QueuePair> {
+        QueuePair::new(self, send_cq, recv_cq, config)
+    }
+
+    /// The raw protection domain, valid as long as `self` or a clone lives. It must not be deallocated.
+    pub fn as_raw(&self) -> *mut ibv_pd {
+        self.0.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProtectionDomain({})", self.0.ctx.name())
+    }
+}

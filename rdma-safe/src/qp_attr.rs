@@ -1,0 +1,112 @@
+//! How a queue pair is made and moved between states.
+
+use bitflags::bitflags;
+use rdma_sys::*;
+
+/// Sizes of a queue pair. Requests have one scatter element each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QpConfig {
+    /// Most sends in flight; at least 1.
+    pub send_depth: u32,
+    /// Most receives in flight; at least 1.
+    pub recv_depth: u32,
+    /// Longest inline send wanted, bytes. What the device granted is [`QueuePair::max_inline`](crate::QueuePair::max_inline).
+    pub max_inline: u32,
+}
+
+impl Default for QpConfig {
+    /// 64 sends, 64 receives, 64 bytes inline.
+    fn default() -> QpConfig {
+        QpConfig { send_depth: 64, recv_depth: 64, max_inline: 64 }
+    }
+}
+
+bitflags! {
+    /// How to send. The empty set is a signalled send, copied inline when it is small.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct SendFlags: u32 {
+        /// No completion of its own unless it fails; a later signalled send finishes it and its slot comes back from
+        /// [`reclaim`](crate::QueuePair::reclaim). The queue signals it anyway where it has to: on siw from a page up,
+        /// and when half of the queue is unsignalled.
+        const UNSIGNALLED = 1;
+        /// Copy the data at post time; at most `max_inline` bytes.
+        const INLINE = 2;
+        /// Wake a receiver that waits for solicited completions only.
+        const SOLICITED = 4;
+        /// Start only after earlier RDMA reads and atomics are done.
+        const FENCE = 8;
+    }
+}
+
+/// State of a queue pair as this crate knows it: from its own modify calls, [`mark_connected`] and error completions.
+///
+/// [`mark_connected`]: crate::QueuePair::mark_connected
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// Just created: nothing can be posted.
+    Reset,
+    /// Receives can be posted.
+    Init,
+    /// Ready to receive.
+    ReadyToReceive,
+    /// Connected: sends and receives can be posted.
+    ReadyToSend,
+    /// Send queue being drained: no posts.
+    Draining,
+    /// Failed, or a post failed: no posts; slots come back with flush completions or from `close`.
+    Error,
+}
+
+impl QpState {
+    pub(crate) fn of(raw: ibv_qp_state) -> QpState {
+        match raw {
+            ibv_qp_state::IBV_QPS_RESET => QpState::Reset,
+            ibv_qp_state::IBV_QPS_INIT => QpState::Init,
+            ibv_qp_state::IBV_QPS_RTR => QpState::ReadyToReceive,
+            ibv_qp_state::IBV_QPS_RTS => QpState::ReadyToSend,
+            ibv_qp_state::IBV_QPS_SQD => QpState::Draining,
+            _ => QpState::Error,
+        }
+    }
+}
+
+/// Attributes for one modify call: the struct and the mask that says which fields count.
+#[derive(Clone, Copy)]
+pub struct QpAttr {
+    pub(crate) raw: ibv_qp_attr,
+    pub(crate) mask: i32,
+}
+
+impl QpAttr {
+    /// Takes what `rdma_init_qp_attr` filled in. Plain numbers: a wrong one makes the modify fail or the connection
+    /// unusable, nothing worse.
+    pub fn from_raw(attr: ibv_qp_attr, mask: i32) -> QpAttr {
+        QpAttr { raw: attr, mask }
+    }
+
+    /// Only a state, for transitions that need no more.
+    pub(crate) fn state_only(state: ibv_qp_state) -> QpAttr {
+        let raw = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
+        QpAttr { raw, mask: ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed() }
+    }
+
+    pub(crate) fn has(&self, bit: ibv_qp_attr_mask) -> bool {
+        self.mask & bit.0.cast_signed() != 0
+    }
+
+    /// The state it asks for, if it does.
+    pub fn state(&self) -> Option<QpState> {
+        self.has(ibv_qp_attr_mask::IBV_QP_STATE).then(|| QpState::of(self.raw.qp_state))
+    }
+
+    /// The raw attributes and mask.
+    pub fn as_raw(&self) -> (&ibv_qp_attr, i32) {
+        (&self.raw, self.mask)
+    }
+}
+
+impl std::fmt::Debug for QpAttr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "QpAttr({:?}, mask {:#x})", self.state(), self.mask)
+    }
+}

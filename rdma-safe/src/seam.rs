@@ -1,0 +1,51 @@
+//! The libibverbs calls off the message path, as a table.
+//!
+//! [`LIBIBVERBS`] is the real thing. A test can put a provider of its own under the whole crate with a second table and
+//! [`Context::from_raw`](crate::Context::from_raw); the message path needs no seam, because it goes through the ops
+//! table of the `ibv_context` anyway. Not part of the stable interface.
+
+use rdma_sys::*;
+use std::ffi::{c_int, c_uint, c_void};
+
+macro_rules! verbs {
+    ($($name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $real:path;)*) => {
+        /// One function pointer per libibverbs call this crate makes at set-up and tear-down.
+        ///
+        /// # Safety
+        /// Whoever fills a table promises what the man page of the C function of that name promises: above all that
+        /// after a successful `destroy_qp` nothing touches the buffers of that queue pair's requests.
+        #[derive(Clone, Copy)]
+        #[allow(missing_docs)] // each field stands for the C function of that name
+        pub struct Verbs {
+            $(pub $name: unsafe fn($($arg: $ty),*) $(-> $ret)?,)*
+        }
+
+        /// The installed libibverbs.
+        pub static LIBIBVERBS: Verbs = Verbs {
+            // SAFETY: the field's type is an unsafe fn: the caller keeps the contract of the C function it stands for.
+            $($name: |$($arg),*| unsafe { $real($($arg),*) },)*
+        };
+    };
+}
+
+verbs! {
+    close_device(context: *mut ibv_context) -> c_int = ibv_close_device;
+    get_device_guid(device: *mut ibv_device) -> u64 = ibv_get_device_guid;
+    query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int = ibv_query_device;
+    query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int = ibv_query_port;
+    alloc_pd(context: *mut ibv_context) -> *mut ibv_pd = ibv_alloc_pd;
+    dealloc_pd(pd: *mut ibv_pd) -> c_int = ibv_dealloc_pd;
+    reg_mr(pd: *mut ibv_pd, addr: *mut c_void, len: usize, access: c_int) -> *mut ibv_mr = ibv_reg_mr;
+    dereg_mr(mr: *mut ibv_mr) -> c_int = ibv_dereg_mr;
+    create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel = ibv_create_comp_channel;
+    destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int = ibv_destroy_comp_channel;
+    create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, vector: c_int) -> *mut ibv_cq = ibv_create_cq;
+    destroy_cq(cq: *mut ibv_cq) -> c_int = ibv_destroy_cq;
+    get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int = ibv_get_cq_event;
+    ack_cq_events(cq: *mut ibv_cq, count: c_uint) = ibv_ack_cq_events;
+    create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp = ibv_create_qp;
+    modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int = ibv_modify_qp;
+    destroy_qp(qp: *mut ibv_qp) -> c_int = ibv_destroy_qp;
+    get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int = ibv_get_async_event;
+    ack_async_event(event: *mut ibv_async_event) = ibv_ack_async_event;
+}
