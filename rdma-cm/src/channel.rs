@@ -1,0 +1,491 @@
+//! The event channel, which owns every id on it.
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rdma_sys as sys;
+use rdma_sys::rdma_cm_event_type as cm_event;
+
+use crate::error::{Error, Result, last_errno};
+use crate::event::{Copied, Event};
+use crate::id::{ConnectRequest, Graveyard, Handle, Id, IdKey, RequestFacts};
+use crate::interrupt::CancelToken;
+use crate::loopback::LoopbackPolicy;
+use crate::raw::{Device, RawId};
+
+/// An event channel with its ids.
+///
+/// `rdma_get_cm_event` changes the ids that belong to the channel it reads, so an id can be reached only through
+/// `&mut` of the channel: the typed handles ([`Connector`](crate::Connector), [`Listener`](crate::Listener), …) are names,
+/// and a handle of another channel is refused with [`Error::State`]. The channel is `Send` with all its ids, and `!Sync`.
+///
+/// Events are copied and acknowledged as they are read, so nothing here can wait for an acknowledgement, and ids may be
+/// destroyed at any moment: by [`destroy`](Self::destroy), by dropping their handle (at the next call), or with the
+/// channel, which destroys every id before itself. A queue pair may be destroyed before or after its id: the id never
+/// knew it.
+///
+/// To wait for events in a loop of one's own, call [`next_event`](Self::next_event) with a zero timeout until it returns
+/// `None`, then poll [`as_fd`](AsFd::as_fd): the blocking helpers keep events of other ids, which the descriptor does not
+/// show.
+pub struct EventChannel {
+    // Fields drop in this order: ids before their channel.
+    slots: Vec<Slot>,
+    raw: RawChannel,
+    free: Vec<u32>,
+    pending: VecDeque<Event>,
+    graveyard: Graveyard,
+    token: CancelToken,
+    pub(crate) loopback: LoopbackPolicy,
+    serial: u64,
+}
+
+// SAFETY: the channel and its ids have no tie to a thread; nothing else holds their pointers, and the queue pairs, which
+// others do hold, are unknown to them.
+unsafe impl Send for EventChannel {}
+
+/// A place for an id; its generation counts the ids it has had.
+struct Slot {
+    generation: u32,
+    entry: Option<Entry>,
+}
+
+/// An id and how far it has come.
+pub(crate) struct Entry {
+    pub(crate) raw: RawId,
+    pub(crate) phase: Phase,
+}
+
+/// How far an id has come, as far as its calls depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Idle,
+    Resolving,
+    AddrResolved,
+    Routed,
+    Listening,
+    Requested,
+    Connecting,
+    Accepting,
+    Established,
+    Ended,
+}
+
+impl EventChannel {
+    /// A new channel with a [`CancelToken`] of its own.
+    ///
+    /// # Errors
+    /// [`Error::NoRdma`] when this machine has no connection manager or no device; [`Error::Os`] when descriptors or
+    /// memory have run out.
+    pub fn new() -> Result<Self> {
+        Self::with_cancel(CancelToken::new()?)
+    }
+
+    /// A new channel whose blocking calls end when `token` is used. Many channels can share one.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_cancel(token: CancelToken) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Ok(Self {
+            slots: Vec::new(),
+            raw: RawChannel::open()?,
+            free: Vec::new(),
+            pending: VecDeque::new(),
+            graveyard: Graveyard::default(),
+            token,
+            loopback: LoopbackPolicy::new(),
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// The token that ends this channel's blocking calls, from any thread.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.token.clone()
+    }
+
+    /// Replaces what this channel believes about loopback.
+    pub fn set_loopback_policy(&mut self, policy: LoopbackPolicy) {
+        self.loopback = policy;
+    }
+
+    /// The next event, or `None` when none came within `timeout` (`None`: no limit but the token).
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]; [`Error::Os`] when the channel itself fails.
+    pub fn next_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>> {
+        self.reap();
+        if let Some(event) = self.pending.pop_front() {
+            return Ok(Some(event));
+        }
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        self.read_until(deadline)
+    }
+
+    /// The next event of one id; those of others wait for [`next_event`](Self::next_event).
+    pub(crate) fn next_event_of(&mut self, id: IdKey, deadline: Instant) -> Result<Option<Event>> {
+        self.next_matching(deadline, |event| event.id() == id)
+    }
+
+    /// The next event that `wanted` picks; the others wait for [`next_event`](Self::next_event).
+    pub(crate) fn next_matching(
+        &mut self,
+        deadline: Instant,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Result<Option<Event>> {
+        if let Some(at) = self.pending.iter().position(&wanted) {
+            return Ok(self.pending.remove(at));
+        }
+        while let Some(event) = self.read_until(Some(deadline))? {
+            if wanted(&event) {
+                return Ok(Some(event));
+            }
+            self.pending.push_back(event);
+        }
+        Ok(None)
+    }
+
+    fn read_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event>> {
+        loop {
+            while let Some(copied) = self.raw.read()? {
+                if let Some(event) = self.digest(copied) {
+                    return Ok(Some(event));
+                }
+            }
+            if self.token.is_cancelled() {
+                return Err(Error::Cancelled { op: "waiting for connection events" });
+            }
+            if !self.raw.wait(&self.token, deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Gives a copied event its keys and takes note of what it says. `None` for an id that has gone.
+    fn digest(&mut self, mut copied: Copied) -> Option<Event> {
+        let new = copied.request.take();
+        if copied.kind == cm_event::RDMA_CM_EVENT_CONNECT_REQUEST {
+            return self.digest_request(new?, copied);
+        }
+        let key = self.key_of_tag(copied.tag)?;
+        let entry = self.slots.get_mut(copied.tag)?.entry.as_mut()?;
+        entry.phase = match copied.kind {
+            cm_event::RDMA_CM_EVENT_ADDR_RESOLVED => Phase::AddrResolved,
+            cm_event::RDMA_CM_EVENT_ROUTE_RESOLVED => Phase::Routed,
+            cm_event::RDMA_CM_EVENT_ESTABLISHED => Phase::Established,
+            cm_event::RDMA_CM_EVENT_DISCONNECTED
+            | cm_event::RDMA_CM_EVENT_REJECTED
+            | cm_event::RDMA_CM_EVENT_UNREACHABLE
+            | cm_event::RDMA_CM_EVENT_CONNECT_ERROR
+            | cm_event::RDMA_CM_EVENT_DEVICE_REMOVAL => Phase::Ended,
+            _ => entry.phase,
+        };
+        Some(copied.into_event(key))
+    }
+
+    fn digest_request(&mut self, new: NonNull<sys::rdma_cm_id>, event: Copied) -> Option<Event> {
+        let (index, key) = self.vacancy();
+        // SAFETY: the new id of a CONNECT_REQUEST, taken out of the event once; `slots` drops before the channel.
+        let raw = unsafe { RawId::own(new, index as usize) };
+        let device = raw.device();
+        let facts = RequestFacts {
+            private_data: event.private_data,
+            remote_qp_num: event.qp_num,
+            responder_resources: event.responder_resources,
+            initiator_depth: event.initiator_depth,
+            local: raw.local_addr(),
+            peer: raw.peer_addr(),
+        };
+        self.occupy(index, raw, Phase::Requested);
+        let handle = Handle::new(key, &self.graveyard);
+        // A request without a device, or to a listener that is gone, is of no use: dropping the handle rejects it.
+        let listener = self.key_of_tag(event.tag)?;
+        let request = ConnectRequest { handle, device: device?, facts };
+        Some(Event::ConnectRequest { listener, request })
+    }
+
+    fn key_of_tag(&self, tag: usize) -> Option<IdKey> {
+        let slot = self.slots.get(tag)?;
+        slot.entry.as_ref()?;
+        Some(IdKey { channel: self.serial, index: tag as u32, generation: slot.generation })
+    }
+
+    /// A place for an id and the key it will have.
+    fn vacancy(&mut self) -> (u32, IdKey) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, entry: None });
+            (self.slots.len() - 1) as u32
+        });
+        let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
+        (index, IdKey { channel: self.serial, index, generation })
+    }
+
+    fn occupy(&mut self, index: u32, raw: RawId, phase: Phase) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.entry = Some(Entry { raw, phase });
+        }
+    }
+
+    /// A new id.
+    pub(crate) fn create(&mut self) -> Result<Handle> {
+        self.reap();
+        let (index, key) = self.vacancy();
+        // SAFETY: our own channel; `slots` drops before it.
+        match unsafe { RawId::create(self.raw.as_ptr(), index as usize) } {
+            Ok(raw) => {
+                self.occupy(index, raw, Phase::Idle);
+                Ok(Handle::new(key, &self.graveyard))
+            }
+            Err(error) => {
+                self.free.push(index);
+                Err(error)
+            }
+        }
+    }
+
+    /// The id a handle names.
+    pub(crate) fn entry(&mut self, id: &impl Id, op: &'static str) -> Result<&mut Entry> {
+        self.entry_of(id.key(), op)
+    }
+
+    pub(crate) fn entry_of(&mut self, key: IdKey, op: &'static str) -> Result<&mut Entry> {
+        const WHY: &str = "the handle belongs to another channel";
+        if key.channel != self.serial {
+            return Err(Error::State { op, why: WHY });
+        }
+        self.slots
+            .get_mut(key.index as usize)
+            .filter(|slot| slot.generation == key.generation)
+            .and_then(|slot| slot.entry.as_mut())
+            .ok_or(Error::State { op, why: WHY })
+    }
+
+    /// The id and the device it is on.
+    pub(crate) fn entry_on_device(
+        &mut self,
+        key: IdKey,
+        op: &'static str,
+    ) -> Result<(&mut Entry, Device)> {
+        let entry = self.entry_of(key, op)?;
+        let device = entry.raw.device();
+        let device = device.ok_or(Error::State { op, why: "the id is on no device" })?;
+        Ok((entry, device))
+    }
+
+    /// Takes an id out, with the events that have been read for it.
+    fn remove(&mut self, key: IdKey) -> Option<(Entry, VecDeque<Event>)> {
+        if key.channel != self.serial {
+            return None;
+        }
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        let entry = slot.entry.take()?;
+        // A place that has used up its generations is never used again.
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(key.index);
+        }
+        let (events, others) = self
+            .pending
+            .drain(..)
+            .partition(|event: &Event| event.id() == key && !is_request(event));
+        self.pending = others;
+        Some((entry, events))
+    }
+
+    /// Destroys the ids whose handles were dropped.
+    fn reap(&mut self) {
+        loop {
+            let mut graveyard = self.graveyard.lock().unwrap_or_else(PoisonError::into_inner);
+            let dead = std::mem::take(&mut *graveyard);
+            drop(graveyard);
+            if dead.is_empty() {
+                return;
+            }
+            for key in dead {
+                drop(self.remove(key));
+            }
+        }
+    }
+
+    /// Destroys an id: ends its connection, stops its listening, rejects its request.
+    ///
+    /// Before destroying a connection that still carries something, disconnect it and drain its queue pair.
+    pub fn destroy(&mut self, id: impl Id) {
+        drop(id);
+        self.reap();
+    }
+
+    /// Takes a connection over from another channel, with the events that were read there and not handed out.
+    ///
+    /// # Errors
+    /// The connection, which stays with `other`, and why: [`Error::State`] when it is none of `other`'s, or [`Error::Os`].
+    pub fn adopt<I: crate::Connected>(
+        &mut self,
+        other: &mut EventChannel,
+        mut connection: I,
+    ) -> std::result::Result<I, (I, Error)> {
+        self.reap();
+        let (index, key) = self.vacancy();
+        let moved = other.entry(&connection, "adopt").and_then(|entry| {
+            // SAFETY: our own channel, which from now on owns the id; `slots` drops before it.
+            unsafe { entry.raw.migrate(self.raw.as_ptr(), index as usize) }
+        });
+        if let Err(error) = moved {
+            self.free.push(index);
+            return Err((connection, error));
+        }
+        let handle = Handle::new(key, &self.graveyard);
+        let old = connection.replace_handle(handle).into_key();
+        if let Some((Entry { raw, phase }, events)) = other.remove(old) {
+            self.occupy(index, raw, phase);
+            self.pending.extend(events.into_iter().map(|event| event.renamed(key)));
+        }
+        Ok(connection)
+    }
+
+    /// The name of the device an id is on, once rdma_cm has chosen one.
+    pub fn device_name(&mut self, id: &impl Id) -> Option<String> {
+        self.entry(id, "device_name").ok()?.raw.device().map(|d| d.name)
+    }
+
+    /// The node GUID of that device.
+    pub fn device_guid(&mut self, id: &impl Id) -> Option<u64> {
+        self.entry(id, "device_guid").ok()?.raw.device().map(|d| d.guid)
+    }
+
+    /// Whether that device speaks iWARP.
+    pub fn is_iwarp(&mut self, id: &impl Id) -> Option<bool> {
+        self.entry(id, "is_iwarp").ok()?.raw.device().map(|d| d.iwarp)
+    }
+
+    /// This side's address, once it is known.
+    pub fn local_addr(&mut self, id: &impl Id) -> Option<SocketAddr> {
+        self.entry(id, "local_addr").ok()?.raw.local_addr()
+    }
+
+    /// The other side's address, once it is known.
+    pub fn peer_addr(&mut self, id: &impl Id) -> Option<SocketAddr> {
+        self.entry(id, "peer_addr").ok()?.raw.peer_addr()
+    }
+
+    /// The number of ids that live on this channel.
+    pub fn id_count(&mut self) -> usize {
+        self.reap();
+        self.slots.iter().filter(|slot| slot.entry.is_some()).count()
+    }
+
+    /// Drops an ESTABLISHED that was read and is known by other means.
+    pub(crate) fn forget_established(&mut self, key: IdKey) {
+        self.pending.retain(|event| !matches!(event, Event::Established { id, .. } if *id == key));
+    }
+}
+
+fn is_request(event: &Event) -> bool {
+    matches!(event, Event::ConnectRequest { .. })
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.raw.as_fd()
+    }
+}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = self.slots.iter().filter(|slot| slot.entry.is_some()).count();
+        write!(f, "EventChannel({}, {ids} ids, {} events read)", self.serial, self.pending.len())
+    }
+}
+
+/// An owned `rdma_event_channel` in non-blocking mode.
+struct RawChannel(NonNull<sys::rdma_event_channel>);
+
+impl RawChannel {
+    fn open() -> Result<Self> {
+        // SAFETY: no arguments.
+        let raw = unsafe { sys::rdma_create_event_channel() };
+        let Some(raw) = NonNull::new(raw) else { return Err(open_error(last_errno())) };
+        let channel = Self(raw);
+        let fd = channel.as_fd().as_raw_fd();
+        // SAFETY: a descriptor that is ours; no pointers.
+        let rc = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+        if rc == 0 { Ok(channel) } else { Err(Error::last("fcntl")) }
+    }
+
+    fn as_ptr(&self) -> *mut sys::rdma_event_channel {
+        self.0.as_ptr()
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives, and its descriptor with it.
+        unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).fd) }
+    }
+
+    /// The next event that is there now, copied and acknowledged.
+    fn read(&mut self) -> Result<Option<Copied>> {
+        let mut event = ptr::null_mut();
+        // SAFETY: a live channel and a place for the result.
+        let rc = unsafe { sys::rdma_get_cm_event(self.as_ptr(), &raw mut event) };
+        if let (0, Some(event)) = (rc, NonNull::new(event)) {
+            // SAFETY: just read from a channel that has reliable connections only.
+            return Ok(Some(unsafe { Copied::take(event) }));
+        }
+        match last_errno() {
+            libc::EAGAIN | libc::EINTR => Ok(None),
+            errno => Err(Error::errno_of("rdma_get_cm_event", errno)),
+        }
+    }
+
+    /// Waits for an event or the token; false when the deadline passed first.
+    fn wait(&self, token: &CancelToken, deadline: Option<Instant>) -> Result<bool> {
+        loop {
+            let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut fds = [poll(self.as_fd().as_raw_fd()), poll(token.wake_fd())];
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            // Rounded up, so that the last fraction of a millisecond is not spun away.
+            let millis = left
+                .map_or(-1, |l| i32::try_from(l.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
+            // SAFETY: an array of two, valid during the call.
+            match unsafe { libc::poll(fds.as_mut_ptr(), 2, millis) } {
+                0 if left.is_some_and(|l| l.as_millis() < i32::MAX as u128) => return Ok(false),
+                0 => {}
+                n if n > 0 && fds[0].revents & !libc::POLLIN != 0 => {
+                    return Err(Error::errno_of("poll", libc::EIO).about("the event channel"));
+                }
+                n if n > 0 => return Ok(true),
+                _ if last_errno() == libc::EINTR => {}
+                _ => return Err(Error::last("poll")),
+            }
+        }
+    }
+}
+
+impl Drop for RawChannel {
+    fn drop(&mut self) {
+        // SAFETY: a live channel, once; its ids are destroyed (they are in a field before this one).
+        unsafe { sys::rdma_destroy_event_channel(self.as_ptr()) };
+    }
+}
+
+/// rdma_create_event_channel fails with ENODEV or ENOENT without a connection manager.
+fn open_error(errno: i32) -> Error {
+    const FILE: &str = "/dev/infiniband/rdma_cm";
+    match errno {
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM => {
+            Error::errno_of("rdma_create_event_channel", errno)
+        }
+        libc::EACCES | libc::EPERM => Error::errno_of("rdma_create_event_channel", errno)
+            .about(FILE)
+            .hint_for(&[errno], "this user may not open it; Debian gives it mode 0666"),
+        _ if !Path::new(FILE).exists() => Error::NoRdma { what: FILE, errno },
+        _ => Error::NoRdma { what: "rdma_create_event_channel found no device", errno },
+    }
+}

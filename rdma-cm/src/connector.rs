@@ -1,0 +1,148 @@
+//! The active side up to the request: source, address, route.
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::channel::{EventChannel, Phase};
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::id::{Connector, Id};
+use crate::loopback::check_bind;
+use crate::raw::resolve_hint;
+
+const LEVEL_ID: i32 = 0;
+const OPTION_TOS: i32 = 0;
+const OPTION_ACK_TIMEOUT: i32 = 3;
+
+impl EventChannel {
+    /// A new id for the active side.
+    ///
+    /// # Errors
+    /// [`Error::Os`] from rdma_create_id.
+    pub fn connector(&mut self) -> Result<Connector> {
+        Ok(Connector { handle: self.create()? })
+    }
+
+    /// Gives the connector a source address: one of a device's own, with port 0 for any.
+    ///
+    /// # Errors
+    /// [`Error::Loopback`] for loopback and wildcard addresses; [`Error::Os`] from rdma_bind_addr (ENODEV: no device has
+    /// it; EADDRNOTAVAIL: this host does not have it; EADDRINUSE).
+    pub fn bind_source(&mut self, id: &Connector, source: SocketAddr) -> Result<()> {
+        check_bind(source.ip())?;
+        self.entry(id, "bind_source")?.raw.bind(source)
+    }
+
+    /// Sets the type of service of the connection's packets (RDMA_OPTION_ID_TOS). Before [`resolve_addr`](Self::resolve_addr).
+    ///
+    /// # Errors
+    /// [`Error::Os`] from rdma_set_option.
+    pub fn set_tos(&mut self, id: &impl Id, tos: u8) -> Result<()> {
+        self.entry(id, "set_tos")?.raw.set_option(LEVEL_ID, OPTION_TOS, &mut [tos])
+    }
+
+    /// Sets the time to wait for an acknowledgement to 4.096 µs · 2^`exponent`, 1 to 31 (RDMA_OPTION_ID_ACK_TIMEOUT;
+    /// InfiniBand and RoCE). Before [`connect`](Self::connect) or [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// [`Error::Os`] from rdma_set_option.
+    pub fn set_ack_timeout(&mut self, id: &impl Id, exponent: u8) -> Result<()> {
+        let raw = &self.entry(id, "set_ack_timeout")?.raw;
+        raw.set_option(LEVEL_ID, OPTION_ACK_TIMEOUT, &mut [exponent])
+    }
+
+    /// Starts finding the device that leads to `dst`. Ends with [`Event::AddrResolved`] or [`Event::AddrError`].
+    ///
+    /// # Errors
+    /// [`Error::Loopback`] for loopback and wildcard addresses, before any call; [`Error::Os`] from rdma_resolve_addr.
+    pub fn resolve_addr(
+        &mut self,
+        id: &Connector,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        let to = SocketAddr::new(self.loopback.destination(dst.ip())?, dst.port());
+        // Rebuilding the address would lose an IPv6 scope; it is rebuilt only when it was translated.
+        let to = if to.ip() == dst.ip() { dst } else { to };
+        if let Some(src) = src {
+            check_bind(src.ip())?;
+        }
+        let entry = self.entry(id, "resolve_addr")?;
+        if entry.phase != Phase::Idle {
+            return Err(Error::State {
+                op: "resolve_addr",
+                why: "the address was resolved before",
+            });
+        }
+        entry.raw.resolve_addr(src, to, timeout)?;
+        entry.phase = Phase::Resolving;
+        Ok(())
+    }
+
+    /// Starts finding the path, after [`Event::AddrResolved`]. Ends with [`Event::RouteResolved`] or
+    /// [`Event::RouteError`].
+    ///
+    /// # Errors
+    /// [`Error::NoSelfConnect`] when the destination is this host and the device cannot connect to itself;
+    /// [`Error::State`] before the address is resolved; [`Error::Os`] from rdma_resolve_route.
+    pub fn resolve_route(&mut self, id: &Connector, timeout: Duration) -> Result<()> {
+        const OP: &str = "resolve_route";
+        let (entry, device) = self.entry_on_device(id.key(), OP)?;
+        if entry.phase != Phase::AddrResolved {
+            return Err(Error::State { op: OP, why: "the address is not resolved" });
+        }
+        if let Some(peer) = entry.raw.peer_addr() {
+            self.loopback.check_device(peer.ip(), &device.name)?;
+        }
+        let entry = self.entry(id, OP)?;
+        entry.raw.resolve_route(timeout)?;
+        entry.phase = Phase::Resolving;
+        Ok(())
+    }
+
+    /// A connector that knows its device and path: [`connector`](Self::connector), [`resolve_addr`](Self::resolve_addr)
+    /// and [`resolve_route`](Self::resolve_route), waiting at most `timeout` in all.
+    ///
+    /// # Errors
+    /// Theirs; [`Error::Os`] with the errno of ADDR_ERROR or ROUTE_ERROR (ENODEV: no device leads there);
+    /// [`Error::Timeout`]; [`Error::Cancelled`].
+    pub fn resolve(
+        &mut self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Connector> {
+        let start = Instant::now();
+        let deadline = start + timeout;
+        let id = self.connector()?;
+        self.resolve_addr(&id, src, dst, timeout)?;
+        loop {
+            match self.next_event_of(id.key(), deadline)? {
+                Some(Event::AddrResolved { .. }) => break,
+                Some(Event::AddrError { errno, .. }) => {
+                    let error = Error::errno_of("rdma_resolve_addr", errno).about(dst);
+                    return Err(resolve_hint(error));
+                }
+                Some(Event::DeviceRemoval { .. }) => return Err(removed("rdma_resolve_addr")),
+                Some(_) => {}
+                None => return Err(Error::Timeout { op: "resolving an address", limit: timeout }),
+            }
+        }
+        self.resolve_route(&id, deadline.saturating_duration_since(Instant::now()))?;
+        loop {
+            match self.next_event_of(id.key(), deadline)? {
+                Some(Event::RouteResolved { .. }) => return Ok(id),
+                Some(Event::RouteError { errno, .. }) => {
+                    return Err(Error::errno_of("rdma_resolve_route", errno).about(dst));
+                }
+                Some(Event::DeviceRemoval { .. }) => return Err(removed("rdma_resolve_route")),
+                Some(_) => {}
+                None => return Err(Error::Timeout { op: "resolving a route", limit: timeout }),
+            }
+        }
+    }
+}
+
+fn removed(op: &'static str) -> Error {
+    Error::errno_of(op, libc::ENODEV).hint_for(&[libc::ENODEV], "the device was removed")
+}

@@ -1,0 +1,223 @@
+//! The addresses of this host, and which of them belong to an RDMA device.
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr;
+
+use rdma_safe::Context;
+
+use crate::error::{Error, Result};
+use crate::netlink;
+use crate::sockaddr::{self, unmapped};
+
+/// An address that connections over a device can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalAddress {
+    /// The RDMA device, like `siw0`.
+    pub device: String,
+    /// The device's port, from 1.
+    pub port: u8,
+    /// The network interface under it, like `eth0`.
+    pub netdev: String,
+    /// The address.
+    pub addr: IpAddr,
+    /// The index of the interface, for link-local addresses; else 0.
+    pub scope_id: u32,
+}
+
+impl LocalAddress {
+    /// The address with a port and, where it needs one, its scope.
+    pub fn socket_addr(&self, port: u16) -> SocketAddr {
+        let mut addr = SocketAddr::new(self.addr, port);
+        if let SocketAddr::V6(v6) = &mut addr {
+            v6.set_scope_id(self.scope_id);
+        }
+        addr
+    }
+}
+
+/// The addresses that connections over this device can use: those of the network interfaces under its ports, in this
+/// network namespace. Empty when they are in another one, or have no address. IPv4 comes first, link-local IPv6 last.
+///
+/// # Errors
+/// [`Error::Os`] when the interfaces of this host cannot be listed (ENOMEM, EMFILE).
+pub fn local_addresses(context: &Context) -> Result<Vec<LocalAddress>> {
+    device_addresses(context.name())
+}
+
+/// [`local_addresses`] for a device by name, without opening it.
+///
+/// # Errors
+/// As there.
+pub fn device_addresses(device: &str) -> Result<Vec<LocalAddress>> {
+    let host = host_addresses()?;
+    let mut found = Vec::new();
+    for port in ports(device) {
+        for netdev in netdevs(device, port) {
+            found.extend(host.iter().filter(|h| on_netdev(&h.netdev, &netdev)).map(|h| {
+                LocalAddress {
+                    device: device.to_owned(),
+                    port,
+                    netdev: h.netdev.clone(),
+                    addr: h.addr,
+                    scope_id: h.scope_id,
+                }
+            }));
+        }
+    }
+    found.sort_by_key(|a| match a.addr {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) if a.scope_id == 0 => 1,
+        IpAddr::V6(_) => 2,
+    });
+    Ok(found)
+}
+
+/// The addresses of every RDMA device of this host.
+///
+/// # Errors
+/// As [`local_addresses`].
+pub fn all_addresses() -> Result<Vec<LocalAddress>> {
+    let mut found = Vec::new();
+    for device in names_in("/sys/class/infiniband") {
+        found.extend(device_addresses(&device)?);
+    }
+    Ok(found)
+}
+
+/// Whether this is an address of this host: one an interface has, or any loopback address.
+///
+/// # Errors
+/// As [`local_addresses`].
+pub fn is_local_address(addr: IpAddr) -> Result<bool> {
+    let addr = unmapped(addr);
+    Ok(addr.is_loopback() || host_addresses()?.iter().any(|h| h.addr == addr))
+}
+
+/// Opens a device by name.
+pub(crate) fn open_device(name: &str) -> rdma_safe::Result<Option<Context>> {
+    for device in rdma_safe::devices()? {
+        if device.name() == name {
+            return device.open().map(Some);
+        }
+    }
+    Ok(None)
+}
+
+struct HostAddress {
+    netdev: String,
+    addr: IpAddr,
+    scope_id: u32,
+}
+
+/// A VLAN or an alias of an interface shares its device: `eth0` covers `eth0:1`.
+fn on_netdev(name: &str, netdev: &str) -> bool {
+    name.strip_prefix(netdev).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+fn ports(device: &str) -> Vec<u8> {
+    let mut ports: Vec<u8> = names_in(&format!("/sys/class/infiniband/{device}/ports"))
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    ports.sort_unstable();
+    ports
+}
+
+/// The interfaces under a port: from netlink, else from sysfs, where RoCE has them in its GID table and soft RoCE in
+/// `parent`.
+fn netdevs(device: &str, port: u8) -> Vec<String> {
+    let base = format!("/sys/class/infiniband/{device}");
+    let mut found = Vec::new();
+    found.extend(netlink::netdev_of(device, u32::from(port)).ok().flatten());
+    let table = format!("{base}/ports/{port}/gid_attrs/ndevs");
+    for entry in names_in(&table) {
+        // An empty entry of the table reads as EINVAL.
+        found.extend(read_line(&format!("{table}/{entry}")));
+    }
+    if found.is_empty() {
+        found.extend(read_line(&format!("{base}/parent")));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn names_in(folder: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn read_line(path: &str) -> Option<String> {
+    let line = fs::read_to_string(path).ok()?.trim().to_owned();
+    (!line.is_empty()).then_some(line)
+}
+
+fn host_addresses() -> Result<Vec<HostAddress>> {
+    let list = AddressList::read()?;
+    let mut found = Vec::new();
+    let mut next = list.0;
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which lives until `list` is dropped.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        // SAFETY: null, or an address of the size its family has.
+        let Some(addr) = (unsafe { sockaddr::read(entry.ifa_addr) }) else { continue };
+        // SAFETY: a NUL-terminated name.
+        let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
+        found.push(HostAddress {
+            netdev: name.to_string_lossy().into_owned(),
+            addr: addr.ip(),
+            scope_id: if let SocketAddr::V6(v6) = addr { v6.scope_id() } else { 0 },
+        });
+    }
+    Ok(found)
+}
+
+/// The list of getifaddrs.
+struct AddressList(*mut libc::ifaddrs);
+
+impl AddressList {
+    fn read() -> Result<Self> {
+        let mut list = ptr::null_mut();
+        // SAFETY: a place for the result.
+        match unsafe { libc::getifaddrs(&raw mut list) } {
+            0 => Ok(Self(list)),
+            _ => Err(Error::last("getifaddrs")),
+        }
+    }
+}
+
+impl Drop for AddressList {
+    fn drop(&mut self) {
+        // SAFETY: the list getifaddrs made, once; null is allowed.
+        unsafe { libc::freeifaddrs(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_has_loopback() {
+        assert!(host_addresses().unwrap().iter().any(|h| h.netdev == "lo"));
+        assert!(is_local_address("127.0.0.1".parse().unwrap()).unwrap());
+        assert!(is_local_address("127.9.9.9".parse().unwrap()).unwrap());
+        assert!(is_local_address("::ffff:127.0.0.1".parse().unwrap()).unwrap());
+        assert!(!is_local_address("192.0.2.77".parse().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn an_unknown_device_has_no_addresses() {
+        assert_eq!(device_addresses("no-such-device").unwrap(), []);
+    }
+
+    #[test]
+    fn aliases_belong_to_their_interface() {
+        assert!(on_netdev("eth0", "eth0") && on_netdev("eth0:1", "eth0"));
+        assert!(!on_netdev("eth01", "eth0") && !on_netdev("eth", "eth0"));
+    }
+}

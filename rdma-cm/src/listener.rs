@@ -1,0 +1,232 @@
+//! The passive side: listen, then accept or reject.
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rdma_safe::QueuePair;
+
+use crate::channel::{EventChannel, Phase};
+use crate::error::{ConnectError, Error, Result};
+use crate::event::Event;
+use crate::id::{Accepting, Acceptor, ConnectRequest, Established, Id, Listener};
+use crate::loopback::{AddressClass, check_bind, classify};
+use crate::params::ConnParams;
+use crate::private_data::{Carrier, PrivateData};
+use crate::qp::{self, Ready};
+
+const LEVEL_ID: i32 = 0;
+const OPTION_REUSE_ADDR: i32 = 1;
+const OPTION_V6_ONLY: i32 = 2;
+
+/// How to listen.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Requests that may wait to be read. Default 128.
+    pub backlog: u16,
+    /// Allow 0.0.0.0 and ::, which listen on **every** device of this host. Default false.
+    pub wildcard: bool,
+    /// Allow 127/8 and ::1. No peer can connect to them on iWARP, and every peer of the network can on InfiniBand and
+    /// RoCE. Default false.
+    pub loopback: bool,
+    /// Share the port with others that say so too (RDMA_OPTION_ID_REUSEADDR). Default false.
+    pub reuse_addr: bool,
+    /// Keep an IPv6 listener from taking IPv4 (RDMA_OPTION_ID_AFONLY). Default false.
+    pub v6_only: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { backlog: 128, wildcard: false, loopback: false, reuse_addr: false, v6_only: false }
+    }
+}
+
+impl EventChannel {
+    /// Listens on one of a device's own addresses. Port 0 takes a free one; [`Listener::local_addr`] tells which.
+    ///
+    /// # Errors
+    /// [`Error::Loopback`] for loopback and wildcard addresses (see [`listen_with`](Self::listen_with));
+    /// [`Error::Os`] from rdma_bind_addr (ENODEV: no device has that address; EADDRNOTAVAIL; EADDRINUSE) or rdma_listen.
+    pub fn listen(&mut self, addr: SocketAddr, backlog: u16) -> Result<Listener> {
+        self.listen_with(addr, &ListenOptions { backlog, ..ListenOptions::default() })
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn listen_with(&mut self, addr: SocketAddr, options: &ListenOptions) -> Result<Listener> {
+        let allowed = match classify(addr.ip()) {
+            AddressClass::Wildcard => options.wildcard,
+            AddressClass::Loopback => options.loopback,
+            AddressClass::Ordinary => true,
+        };
+        if !allowed {
+            check_bind(addr.ip())?;
+        }
+        let handle = self.create()?;
+        let entry = self.entry_of(handle.key(), "listen")?;
+        let on = 1_i32.to_ne_bytes();
+        if options.reuse_addr {
+            entry.raw.set_option(LEVEL_ID, OPTION_REUSE_ADDR, &mut on.clone())?;
+        }
+        if options.v6_only {
+            entry.raw.set_option(LEVEL_ID, OPTION_V6_ONLY, &mut on.clone())?;
+        }
+        entry.raw.bind(addr)?;
+        entry.raw.listen(options.backlog)?;
+        entry.phase = Phase::Listening;
+        // Without a port there would be nothing to tell the peers; what was asked for is not it.
+        let local =
+            entry.raw.local_addr().filter(|local| local.port() != 0).ok_or(Error::State {
+                op: "listen",
+                why: "the kernel did not tell the listener's port",
+            })?;
+        Ok(Listener { handle, local })
+    }
+
+    /// Waits for the next request to a listener; `None` when none came within `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`]; [`Error::Os`] when the channel fails, or with ENODEV when the device was removed.
+    pub fn wait_request(
+        &mut self,
+        listener: &Listener,
+        timeout: Duration,
+    ) -> Result<Option<ConnectRequest>> {
+        let key = listener.key();
+        let deadline = Instant::now() + timeout;
+        let mine = |event: &Event| match event {
+            Event::ConnectRequest { listener, .. } => *listener == key,
+            Event::DeviceRemoval { id } => *id == key,
+            _ => false,
+        };
+        match self.next_matching(deadline, mine)? {
+            Some(Event::ConnectRequest { request, .. }) => Ok(Some(request)),
+            Some(_) => Err(Error::errno_of("listen", libc::ENODEV)
+                .hint_for(&[libc::ENODEV], "the device was removed")),
+            None => Ok(None),
+        }
+    }
+
+    /// Accepts a request with a queue pair on [`ConnectRequest::device_name`].
+    ///
+    /// **Post receives first** ([`init_qp`](Self::init_qp) takes a request): the initiator's first message may come
+    /// before this returns. Reads and atomics are given up to what the request asks for. On iWARP the queue pair may now
+    /// send as far as the verbs are concerned, and **must not before it has received** (RFC 5044 7.1.2 rule 4); the
+    /// [`Event::Established`] that follows changes nothing about that. Nothing else may post to the queue pair's send
+    /// queue while this runs.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`], [`Error::PrivateData`], [`Error::Verbs`], or [`Error::Os`] from rdma_accept (ECONNRESET:
+    /// the initiator has gone). The request is rejected, and the queue pair must be thrown away.
+    pub fn accept(
+        &mut self,
+        request: ConnectRequest,
+        qp: &mut QueuePair,
+        params: &ConnParams,
+    ) -> Result<Accepting> {
+        const OP: &str = "accept";
+        let (entry, device) = self.entry_on_device(request.key(), OP)?;
+        if entry.phase != Phase::Requested {
+            return Err(Error::State { op: OP, why: "the request has been withdrawn" });
+        }
+        qp::check_device(&device, qp)?;
+        params.private_data.check(Carrier::Reply, device.iwarp)?;
+        if qp::is_reset(qp) {
+            qp::init(&entry.raw, qp)?;
+        }
+        let mut raw_params = params.to_raw(qp.qp_num());
+        raw_params.responder_resources =
+            params.responder_resources.min(request.facts.responder_resources);
+        raw_params.initiator_depth = params.initiator_depth.min(request.facts.initiator_depth);
+        if !device.iwarp {
+            let ready = Ready {
+                responder_resources: Some(raw_params.responder_resources),
+                initiator_depth: Some(raw_params.initiator_depth),
+                min_rnr_timer: params.min_rnr_timer,
+            };
+            qp::make_ready(&entry.raw, qp, ready)?;
+        }
+        entry.raw.accept(raw_params)?;
+        entry.phase = Phase::Accepting;
+        if device.iwarp {
+            qp.mark_connected()?;
+        }
+        Ok(Accepting { handle: request.handle })
+    }
+
+    /// Rejects a request and says why.
+    ///
+    /// # Errors
+    /// [`Error::PrivateData`] when it does not fit a rejection; [`Error::Os`] from rdma_reject, usually because the
+    /// initiator has gone. The request is gone in any case.
+    pub fn reject(&mut self, request: ConnectRequest, private_data: &PrivateData) -> Result<()> {
+        let (entry, device) = self.entry_on_device(request.key(), "reject")?;
+        private_data.check(Carrier::Reject, device.iwarp)?;
+        let rejected = entry.raw.reject(private_data.as_bytes());
+        self.destroy(request);
+        rejected
+    }
+
+    /// An accepted request as a connection, if its [`Event::Established`] has been read; else the request again.
+    pub fn established(
+        &mut self,
+        accepting: Accepting,
+    ) -> std::result::Result<Established<Acceptor>, Accepting> {
+        match self.entry(&accepting, "established") {
+            Ok(entry) if entry.phase == Phase::Established => {
+                Ok(Established::new(accepting.handle, PrivateData::empty()))
+            }
+            _ => Err(accepting),
+        }
+    }
+
+    /// Waits until an accepted request is a connection.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn wait_established(
+        &mut self,
+        mut accepting: Accepting,
+        timeout: Duration,
+    ) -> std::result::Result<Established<Acceptor>, ConnectError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            accepting = match self.established(accepting) {
+                Ok(connection) => {
+                    let key = connection.key();
+                    self.forget_established(key);
+                    return Ok(connection);
+                }
+                Err(same) => same,
+            };
+            let iwarp = self.is_iwarp(&accepting).unwrap_or(false);
+            match self.next_event_of(accepting.key(), deadline) {
+                Ok(Some(Event::ConnectError { status, .. })) => {
+                    return Err(ConnectError::failed(status, iwarp));
+                }
+                Ok(Some(Event::Rejected { status, private_data, .. })) => {
+                    return Err(ConnectError::Rejected { status, private_data });
+                }
+                Ok(Some(Event::Unreachable { status, .. })) => {
+                    return Err(ConnectError::Unreachable { errno: status.saturating_abs() });
+                }
+                Ok(Some(Event::Disconnected { .. })) => return Err(ConnectError::Disconnected),
+                Ok(Some(Event::DeviceRemoval { .. })) => return Err(ConnectError::DeviceRemoved),
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(ConnectError::Timeout { limit: timeout }),
+                Err(Error::Cancelled { .. }) => return Err(ConnectError::Cancelled),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Tells the connection manager that the initiator's first message has arrived, in case its RTU was lost
+    /// (IBV_EVENT_COMM_EST; InfiniBand and RoCE). Ignored on iWARP.
+    ///
+    /// # Errors
+    /// [`Error::Os`] from rdma_notify.
+    pub fn notify_established(&mut self, accepting: &Accepting) -> Result<()> {
+        let (entry, device) = self.entry_on_device(accepting.key(), "notify_established")?;
+        if device.iwarp { Ok(()) } else { entry.raw.notify_established() }
+    }
+}

@@ -1,0 +1,245 @@
+//! The only file that calls librdmacm on an id: one owned `rdma_cm_id`, its calls checked and its fields copied out.
+//!
+//! Every `unsafe` call below rests on the same facts, named [LIVE] in the comments: the pointer came from
+//! `rdma_create_id` or from a CONNECT_REQUEST, it is destroyed only by `Drop`, its channel outlives it (the owner's
+//! duty, see [`RawId::own`]), and nobody else touches it, because it is reached only through `&mut EventChannel`.
+use std::ffi::CStr;
+use std::net::SocketAddr;
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use rdma_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::sockaddr::{self, RawAddr};
+
+/// An owned connection manager id.
+pub(crate) struct RawId(NonNull<sys::rdma_cm_id>);
+
+impl RawId {
+    /// Makes an id for reliable connections on `channel`.
+    ///
+    /// # Safety
+    /// `channel` must be a live event channel, and outlive the id or be replaced by [`migrate`](Self::migrate).
+    pub(crate) unsafe fn create(channel: *mut sys::rdma_event_channel, tag: usize) -> Result<Self> {
+        let mut id = ptr::null_mut();
+        let space = sys::rdma_port_space::RDMA_PS_TCP;
+        let context = ptr::without_provenance_mut(tag);
+        // SAFETY: the channel is live by the contract; `id` is a place for the result. The context is a number that is
+        // only ever read back as one.
+        let rc = unsafe { sys::rdma_create_id(channel, &raw mut id, context, space) };
+        match NonNull::new(id) {
+            Some(id) if rc == 0 => Ok(Self(id)),
+            _ => Err(Error::last("rdma_create_id")),
+        }
+    }
+
+    /// Takes over the id of a connection request.
+    ///
+    /// # Safety
+    /// `id` must be the new id of a CONNECT_REQUEST, taken over once, and its channel must outlive it.
+    pub(crate) unsafe fn own(id: NonNull<sys::rdma_cm_id>, tag: usize) -> Self {
+        // SAFETY: the id is live and ours alone by the contract; the context is a number.
+        unsafe { (*id.as_ptr()).context = ptr::without_provenance_mut(tag) };
+        Self(id)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::rdma_cm_id {
+        self.0.as_ptr()
+    }
+
+    /// Whether rdma_cm has chosen a device. rdma_connect, rdma_accept and rdma_disconnect read through the device
+    /// without looking, so they are refused before that.
+    pub(crate) fn device(&self) -> Option<Device> {
+        // SAFETY: [LIVE]. `verbs` is null, or a context librdmacm keeps open while the id lives.
+        let verbs = NonNull::new(unsafe { (*self.as_ptr()).verbs })?;
+        // SAFETY: an open context has a device, which lives as long.
+        let device = NonNull::new(unsafe { (*verbs.as_ptr()).device })?;
+        // SAFETY: a live device; the name is a NUL-terminated array inside it.
+        let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device.as_ptr())) };
+        // SAFETY: a live device.
+        let guid = u64::from_be(unsafe { sys::ibv_get_device_guid(device.as_ptr()) });
+        // SAFETY: a live device; the field is an integer newtype.
+        let transport = unsafe { (*device.as_ptr()).transport_type };
+        let iwarp = transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
+        Some(Device { name: name.to_string_lossy().into_owned(), guid, iwarp })
+    }
+
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: [LIVE]. `rdma_addr` starts with two sockaddr_storage: the source and the destination.
+        unsafe { sockaddr::read((&raw const (*self.as_ptr()).route.addr).cast()) }
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: [LIVE]. As above; the destination is the second.
+        unsafe {
+            let source = (&raw const (*self.as_ptr()).route.addr).cast::<libc::sockaddr_storage>();
+            sockaddr::read(source.add(1).cast())
+        }
+    }
+
+    pub(crate) fn bind(&self, addr: SocketAddr) -> Result<()> {
+        let mut raw = RawAddr::new(addr);
+        // SAFETY: [LIVE]; the address is valid during the call and not kept.
+        let rc = unsafe { sys::rdma_bind_addr(self.as_ptr(), raw.as_mut_ptr()) };
+        check(rc, "rdma_bind_addr").map_err(|e| {
+            e.about(addr)
+                .hint_for(&[libc::ENODEV], "that address belongs to no RDMA device of this host")
+                .hint_for(&[libc::EADDRNOTAVAIL], "that is not an address of this host")
+                .hint_for(&[libc::EADDRINUSE], "the port is taken; use port 0 to get a free one")
+                .hint_for(
+                    &[libc::EINVAL],
+                    "a link-local address needs its scope, like fe80::1%eth0",
+                )
+        })
+    }
+
+    pub(crate) fn set_option(&self, level: i32, name: i32, value: &mut [u8]) -> Result<()> {
+        // SAFETY: [LIVE]; the value is readable for its length.
+        let rc = unsafe {
+            sys::rdma_set_option(self.as_ptr(), level, name, value.as_mut_ptr().cast(), value.len())
+        };
+        check(rc, "rdma_set_option")
+    }
+
+    pub(crate) fn resolve_addr(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        limit: Duration,
+    ) -> Result<()> {
+        let mut src = src.map(RawAddr::new);
+        let mut to = RawAddr::new(dst);
+        let from = src.as_mut().map_or(ptr::null_mut(), RawAddr::as_mut_ptr);
+        // SAFETY: [LIVE]; the addresses are valid during the call and not kept.
+        let rc =
+            unsafe { sys::rdma_resolve_addr(self.as_ptr(), from, to.as_mut_ptr(), millis(limit)) };
+        check(rc, "rdma_resolve_addr").map_err(|e| resolve_hint(e.about(dst)))
+    }
+
+    pub(crate) fn resolve_route(&self, limit: Duration) -> Result<()> {
+        // SAFETY: [LIVE].
+        let rc = unsafe { sys::rdma_resolve_route(self.as_ptr(), millis(limit)) };
+        check(rc, "rdma_resolve_route")
+    }
+
+    pub(crate) fn listen(&self, backlog: u16) -> Result<()> {
+        // SAFETY: [LIVE].
+        let rc = unsafe { sys::rdma_listen(self.as_ptr(), i32::from(backlog)) };
+        check(rc, "rdma_listen").map_err(|e| {
+            e.hint_for(&[libc::EADDRINUSE], "the port is taken; use port 0 to get a free one")
+        })
+    }
+
+    /// The caller has seen [`device`](Self::device) be `Some`.
+    pub(crate) fn connect(&self, mut params: sys::rdma_conn_param) -> Result<()> {
+        // SAFETY: [LIVE], and the device is there; `params` is valid during the call, its private data by the caller.
+        let rc = unsafe { sys::rdma_connect(self.as_ptr(), &raw mut params) };
+        check(rc, "rdma_connect")
+    }
+
+    /// The caller has seen [`device`](Self::device) be `Some`.
+    pub(crate) fn accept(&self, mut params: sys::rdma_conn_param) -> Result<()> {
+        // SAFETY: [LIVE], and the device is there; `params` is valid during the call, its private data by the caller.
+        let rc = unsafe { sys::rdma_accept(self.as_ptr(), &raw mut params) };
+        check(rc, "rdma_accept").map_err(|e| {
+            e.hint_for(
+                &[libc::ECONNRESET, libc::EINVAL],
+                "the initiator has given up: an accept has to follow its request within seconds",
+            )
+        })
+    }
+
+    pub(crate) fn establish(&self) -> Result<()> {
+        // SAFETY: [LIVE].
+        check(unsafe { sys::rdma_establish(self.as_ptr()) }, "rdma_establish")
+    }
+
+    pub(crate) fn reject(&self, data: &[u8]) -> Result<()> {
+        let len = u8::try_from(data.len()).unwrap_or(u8::MAX);
+        // SAFETY: [LIVE]; `data` is readable for at least `len` bytes.
+        let rc = unsafe { sys::rdma_reject(self.as_ptr(), data.as_ptr().cast(), len) };
+        check(rc, "rdma_reject")
+    }
+
+    pub(crate) fn notify_established(&self) -> Result<()> {
+        // SAFETY: [LIVE].
+        let rc =
+            unsafe { sys::rdma_notify(self.as_ptr(), sys::ibv_event_type::IBV_EVENT_COMM_EST) };
+        check(rc, "rdma_notify")
+    }
+
+    /// The caller has seen [`device`](Self::device) be `Some`.
+    pub(crate) fn disconnect(&self) -> Result<()> {
+        // SAFETY: [LIVE], and the device is there.
+        check(unsafe { sys::rdma_disconnect(self.as_ptr()) }, "rdma_disconnect")
+    }
+
+    /// The attributes that move a queue pair of this connection to `state`.
+    pub(crate) fn qp_attr(&self, state: sys::ibv_qp_state) -> Result<(sys::ibv_qp_attr, i32)> {
+        // SAFETY: ibv_qp_attr is plain data (integers, integer newtypes); all zeroes is valid.
+        let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        let mut mask = 0;
+        attr.qp_state = state;
+        // SAFETY: [LIVE]; both places are valid for writing.
+        let rc = unsafe { sys::rdma_init_qp_attr(self.as_ptr(), &raw mut attr, &raw mut mask) };
+        check(rc, "rdma_init_qp_attr")?;
+        Ok((attr, mask))
+    }
+
+    /// Moves the id to another channel.
+    ///
+    /// # Safety
+    /// `channel` must be live and from now on outlive the id.
+    pub(crate) unsafe fn migrate(
+        &self,
+        channel: *mut sys::rdma_event_channel,
+        tag: usize,
+    ) -> Result<()> {
+        // SAFETY: [LIVE], the channel by the contract. It cannot block: every event has been acknowledged.
+        let rc = unsafe { sys::rdma_migrate_id(self.as_ptr(), channel) };
+        check(rc, "rdma_migrate_id")?;
+        // SAFETY: [LIVE]; the context is a number.
+        unsafe { (*self.as_ptr()).context = ptr::without_provenance_mut(tag) };
+        Ok(())
+    }
+}
+
+impl Drop for RawId {
+    fn drop(&mut self) {
+        // A failure (the device file is gone) leaves the id to the kernel, which ends it with the process; librdmacm
+        // frees nothing then, so there is nothing left that could be used wrongly.
+        // SAFETY: [LIVE], once. It cannot block: it waits for acknowledgements, and every event was acknowledged when it
+        // was read.
+        let _ = unsafe { sys::rdma_destroy_id(self.as_ptr()) };
+    }
+}
+
+/// What an id knows about the device rdma_cm chose for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) guid: u64,
+    pub(crate) iwarp: bool,
+}
+
+/// Explains the errnos of address resolution, synchronous or in ADDR_ERROR.
+pub(crate) fn resolve_hint(error: Error) -> Error {
+    error
+        .hint_for(
+            &[libc::ENODEV],
+            "no RDMA device of this host leads there: the address is unknown, or routed over another network interface",
+        )
+        .hint_for(&[libc::ETIMEDOUT], "no answer to the address resolution: no such host on that link")
+        .hint_for(&[libc::ENETUNREACH, libc::EHOSTUNREACH], "no route to that address")
+        .hint_for(&[libc::EINVAL], "a link-local address needs its scope, like fe80::1%eth0")
+}
+
+/// Milliseconds as librdmacm wants them: at least one.
+fn millis(limit: Duration) -> i32 {
+    i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1)
+}
+
+fn check(rc: i32, op: &'static str) -> Result<()> {
+    if rc == 0 { Ok(()) } else { Err(Error::last(op)) }
+}
