@@ -159,10 +159,10 @@ impl Error {
 
     /// Adds a hint for some errnos.
     pub(crate) fn hint_for(mut self, errnos: &[i32], text: impl Into<Cow<'static, str>>) -> Self {
-        if let Error::Os { errno, hint, .. } = &mut self {
-            if errnos.contains(errno) {
-                *hint = Some(text.into());
-            }
+        if let Error::Os { errno, hint, .. } = &mut self
+            && errnos.contains(errno)
+        {
+            *hint = Some(text.into());
         }
         self
     }

@@ -288,8 +288,9 @@ fn is_ours(action: &libc::sigaction) -> bool {
 fn free_signal() -> Result<(i32, libc::sigaction)> {
     let named = CHOSEN.load(Ordering::Relaxed);
     let first = if named == 0 { INTERRUPT_SIGNAL } else { named };
-    let fallback = if named == 0 { libc::SIGRTMIN()..=libc::SIGRTMAX() } else { 1..=0 };
-    for signal in std::iter::once(first).chain(fallback.rev()) {
+    // A signal that was named is used or nothing is.
+    let fallback = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().filter(|_| named == 0);
+    for signal in std::iter::once(first).chain(fallback) {
         let Ok(before) = current(signal) else { continue };
         // Ignored is as good as default for SIGURG, whose default is to be ignored.
         let ignored = signal == INTERRUPT_SIGNAL && before.sa_sigaction == libc::SIG_IGN;
@@ -309,3 +310,7 @@ fn current(signal: i32) -> io::Result<libc::sigaction> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+#[cfg(test)]
+#[path = "interrupt_tests.rs"]
+mod tests;

@@ -87,10 +87,10 @@ pub enum PrivateDataError {
 /// private data says nothing. Send it with [`framed`](Self::framed), which puts a length byte in front, and read it with
 /// [`payload`](Self::payload), which believes that byte and ignores the padding. [`raw`](Self::raw) and
 /// [`as_bytes`](Self::as_bytes) are for peers with a layout of their own.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct PrivateData {
-    len: u16,
-    bytes: [u8; CAPACITY],
+    // At most `MAX` bytes if it is to be sent, `CAPACITY` if it was received.
+    bytes: Vec<u8>,
 }
 
 impl PrivateData {
@@ -103,7 +103,7 @@ impl PrivateData {
 
     /// No private data.
     pub const fn empty() -> Self {
-        Self { len: 0, bytes: [0; CAPACITY] }
+        Self { bytes: Vec::new() }
     }
 
     /// These bytes and nothing else.
@@ -130,11 +130,10 @@ impl PrivateData {
         if len > Self::MAX {
             return Err(PrivateDataError::TooLongAnywhere { len });
         }
-        let mut data = Self::empty();
-        data.len = len as u16;
-        data.bytes[0] = length_byte;
-        data.bytes[1..len].copy_from_slice(payload);
-        Ok(data)
+        let mut bytes = Vec::with_capacity(len);
+        bytes.push(length_byte);
+        bytes.extend_from_slice(payload);
+        Ok(Self { bytes })
     }
 
     /// What a peer's [`framed`](Self::framed) was given, without the padding.
@@ -150,17 +149,17 @@ impl PrivateData {
 
     /// Every byte, with the padding of the transport if this was received.
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        &self.bytes
     }
 
     /// The number of bytes, padding included.
     pub fn len(&self) -> usize {
-        usize::from(self.len)
+        self.bytes.len()
     }
 
     /// Whether there is none. Never true of what InfiniBand and RoCE deliver: they pad.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.bytes.is_empty()
     }
 
     /// Checks the bound of a message on a transport.
@@ -174,23 +173,13 @@ impl PrivateData {
 
     /// What came in an event; librdmacm's field holds no more than [`CAPACITY`].
     pub(crate) fn copy_from(bytes: &[u8]) -> Self {
-        let len = bytes.len().min(CAPACITY);
-        let mut data = Self::empty();
-        data.len = len as u16;
-        data.bytes[..len].copy_from_slice(&bytes[..len]);
-        data
-    }
-}
-
-impl Default for PrivateData {
-    fn default() -> Self {
-        Self::empty()
+        Self { bytes: bytes[..bytes.len().min(CAPACITY)].to_vec() }
     }
 }
 
 impl fmt::Debug for PrivateData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PrivateData({} bytes: {:02x?})", self.len, self.as_bytes())
+        write!(f, "PrivateData({} bytes: {:02x?})", self.len(), self.as_bytes())
     }
 }
 
