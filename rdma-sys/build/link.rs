@@ -29,10 +29,10 @@ pub(crate) fn link() {
     if missing.is_empty() {
         return;
     }
-    let names = missing.iter().map(|name| format!("lib{name}")).collect::<Vec<_>>().join(" and ");
-    let message =
-        format!("{names} not found. {INSTALL} - or set RDMA_SYS_LIB_DIR to their directory.");
-    println!("cargo::warning={message}");
+    // The linker puts "-l" before it: "cannot find -libverbs and rdmacm. Install them with one of ...".
+    let names = missing.join(" and ");
+    let message = format!("{names}. {INSTALL} - or set RDMA_SYS_LIB_DIR to their directory");
+    println!("cargo::warning=missing libraries: {message}");
     println!("cargo::rustc-link-lib=dylib={message}");
     // A file that never exists: look again at each build, so that installing the package is enough.
     println!("cargo::rerun-if-changed=build/look-again-while-libraries-are-missing");

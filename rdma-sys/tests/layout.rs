@@ -125,10 +125,11 @@ fn all_is_as_in_the_headers() {
         "each type that has a name in C"
     );
     assert_eq!(count("function"), lines("    pub fn "), "each function");
+    let aliases = ALIASES.lines().filter(|line| line.starts_with("    pub const ")).count();
     let methods = BINDINGS.lines().filter(|line| line.starts_with("    pub const fn")).count();
     assert_eq!(
         count("value"),
-        lines("pub const ") + lines("    pub const ") - methods,
+        lines("pub const ") + lines("    pub const ") - methods + aliases,
         "each constant"
     );
     let asserted = BINDINGS.matches("\"Offset of field: ").count();
@@ -181,4 +182,58 @@ fn a_wrong_signature_is_found() {
         c.iter().filter(|(key, value)| key.starts_with("function ") && **value != 1).collect();
     let names: Vec<_> = wrong.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(names, ["function ibv_close_device", "function ibv_open_device"]);
+}
+
+/// Every function that a public header defines inline has a Rust body of its name.
+#[test]
+fn no_inline_function_is_missing() {
+    const RUST: [&str; 7] = [
+        include_str!("../src/inline.rs"),
+        include_str!("../src/inline/cm.rs"),
+        include_str!("../src/inline/cq_ex.rs"),
+        include_str!("../src/inline/ib.rs"),
+        include_str!("../src/inline/object.rs"),
+        include_str!("../src/inline/qp_ex.rs"),
+        include_str!("../src/inline/query.rs"),
+    ];
+    /// Parts of a macro; the Rust function has the macro's name.
+    const PARTS: [&str; 2] = ["__ibv_reg_mr", "__ibv_reg_mr_iova"];
+    let dir = support::folder("layout-inline");
+    let file = dir.join("all.c");
+    fs::write(&file, include_str!("../build/wrapper.h")).expect("write all.c");
+    let mut cc = Command::new(env::var_os("CC").unwrap_or("cc".into()));
+    let text = support::text(&support::succeed(cc.arg("-E").arg(&file)));
+
+    let mut names = Vec::new();
+    let (mut ours, mut head) = (false, String::new());
+    for line in text.lines() {
+        if line.starts_with("# ") {
+            ours = line.contains("/infiniband/") || line.contains("/rdma/");
+        } else if ours {
+            if line.contains("static inline") {
+                head.clear();
+            }
+            head.push_str(line);
+            head.push(' ');
+            if let Some(rest) = head.split_once("static inline").map(|(_, rest)| rest)
+                && let Some((before, _)) = rest.split_once('(')
+            {
+                let name = before.trim().rsplit([' ', '*']).next().unwrap_or_default();
+                names.push(name.to_owned());
+                head.clear();
+            }
+        }
+    }
+    assert!(names.len() > 100, "the headers' inline functions: {names:?}");
+    let missing: Vec<_> = names
+        .iter()
+        .filter(|name| !PARTS.contains(&name.as_str()))
+        .filter(|name| !RUST.iter().any(|text| has_function(text, name)))
+        .collect();
+    println!("{} inline functions in the headers", names.len());
+    assert!(missing.is_empty(), "no Rust body: {missing:?}");
+}
+
+fn has_function(text: &str, name: &str) -> bool {
+    [format!("fn {name}("), format!("fn {name} =>")].iter().any(|head| text.contains(head))
 }

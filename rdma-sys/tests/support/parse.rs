@@ -82,8 +82,7 @@ fn fields<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Vec<(String, String)
 
 /// One declaration, joined to a line.
 fn function(text: &str) -> (String, Function) {
-    let text =
-        text.trim().strip_prefix("pub(crate) fn ").expect("a function").trim_end_matches(';');
+    let text = text.trim().strip_prefix("pub fn ").expect("a function").trim_end_matches(';');
     let (head, ret) = text.split_once(") -> ").unwrap_or((text.trim_end_matches(')'), "()"));
     let (name, args) = head.split_once('(').expect("arguments");
     let args = args.split(',').filter_map(|arg| {
