@@ -1,1 +1,99 @@
-//! Stub.
+//! Calling cargo, and finding what it built.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::{exec, paths};
+
+/// A build from nothing, on a slow machine.
+pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Cargo in the workspace's root, free of what `cargo xtask` put into the environment.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let inherited = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in inherited.filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+        command.env_remove(name);
+    }
+    command.current_dir(paths::root()).stdin(Stdio::null());
+    command
+}
+
+/// One file that a build made.
+pub(crate) struct Artifact {
+    /// Of the package: `rdma-cm`.
+    pub(crate) package: String,
+    /// Of the target: a test's, an example's or a library's name.
+    pub(crate) name: String,
+    /// `lib`, `bin`, `test`, `example`, `cdylib` …
+    pub(crate) kind: String,
+    pub(crate) path: PathBuf,
+}
+
+/// Runs a cargo command that builds and returns its programs and shared libraries.
+///
+/// # Errors
+/// It does not build; the compiler's messages are in the error.
+pub(crate) fn build(args: &[&str]) -> Result<Vec<Artifact>> {
+    let mut command = cargo();
+    command.args(args).arg("--message-format=json-render-diagnostics");
+    let got = exec::capture(&mut command, BUILD_LIMIT)?;
+    match got.code {
+        0 => Ok(got.stdout.lines().flat_map(artifacts).collect()),
+        124 => bail!("`cargo {}` did not end within {} s", args.join(" "), BUILD_LIMIT.as_secs()),
+        _ => bail!("`cargo {}` failed:\n{}", args.join(" "), got.stderr.trim()),
+    }
+}
+
+/// The artifacts that one line of cargo's JSON tells of.
+fn artifacts(line: &str) -> Vec<Artifact> {
+    let Ok(message) = serde_json::from_str::<Value>(line) else { return Vec::new() };
+    if message["reason"] != "compiler-artifact" {
+        return Vec::new();
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let manifest = text(&message["manifest_path"]);
+    let folder = Path::new(&manifest).parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let artifact = |path: &Value| Artifact {
+        package: folder.clone().unwrap_or_default(),
+        name: text(&message["target"]["name"]),
+        kind: text(&message["target"]["kind"][0]),
+        path: PathBuf::from(text(path)),
+    };
+    if message["executable"].is_string() {
+        return vec![artifact(&message["executable"])];
+    }
+    let files = message["filenames"].as_array().into_iter().flatten();
+    files.filter(|file| file.as_str().is_some_and(|file| file.ends_with(".so"))).map(artifact).collect()
+}
+
+/// Builds the BTL for use; returns the shared library.
+///
+/// # Errors
+/// It does not build.
+pub(crate) fn build_btl() -> Result<PathBuf> {
+    let built = build(&["build", "--release", "--package", "btl-ompi"])?;
+    let library = built.into_iter().find(|artifact| artifact.name == "mca_btl_verbs");
+    library.map(|artifact| artifact.path).context("package btl-ompi built no shared library mca_btl_verbs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_shared_libraries_are_found() {
+        let test = r#"{"reason":"compiler-artifact","manifest_path":"/w/rdma-cm/Cargo.toml",
+            "target":{"kind":["test"],"name":"device"},"filenames":["/t/device-1"],"executable":"/t/device-1"}"#;
+        let library = r#"{"reason":"compiler-artifact","manifest_path":"/w/btl-ompi/Cargo.toml",
+            "target":{"kind":["cdylib","rlib"],"name":"mca_btl_verbs"},"filenames":["/t/x.rlib","/t/x.so"],"executable":null}"#;
+        let found: Vec<Artifact> = [test, library, "{}", "no json"].into_iter().flat_map(artifacts).collect();
+        let seen: Vec<_> = found.iter().map(|a| (a.package.as_str(), a.kind.as_str(), a.path.to_str())).collect();
+        assert_eq!(seen, [("rdma-cm", "test", Some("/t/device-1")), ("btl-ompi", "cdylib", Some("/t/x.so"))]);
+    }
+}

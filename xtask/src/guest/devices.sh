@@ -5,7 +5,7 @@
 await_up() {
     local dev=$1 tries=100
     shift
-    until ip "$@" -br link show "$dev" | grep -q ' UP '; do
+    until ip "$@" -br link show "$dev" | grep -qE '^[^ ]+ +UP '; do
         tries=$((tries - 1))
         [ $tries -gt 0 ] || { echo "guest: network device $dev did not come up within 5 s" >&2; return 1; }
         sleep 0.05

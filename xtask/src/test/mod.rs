@@ -1,0 +1,123 @@
+//! `cargo xtask test`: every test there is, in parts; the last line is `N passed, M failed`.
+
+mod count;
+mod mpi;
+mod parts;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+pub(crate) use count::Count;
+
+use crate::guest::{Device, Kind, Machine};
+use crate::{exec, paths, ui};
+
+/// `cargo xtask test …`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only these parts [repeatable]
+    #[arg(long, value_name = "PART")]
+    only: Vec<String>,
+    /// Name the parts and end
+    #[arg(long)]
+    list: bool,
+    /// The kind of machine with soft devices [default: the first that works here]
+    #[arg(long, value_enum)]
+    guest: Option<Kind>,
+}
+
+/// One part of the tests. To add one, write a function and a line in [`parts::ALL`].
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) run: fn(&mut Bench) -> Result<Count>,
+}
+
+/// What parts share.
+pub(crate) struct Bench {
+    kind: Option<Kind>,
+    machine: Option<Machine>,
+    logs: PathBuf,
+    part: &'static str,
+}
+
+impl Bench {
+    /// The machine with soft devices: chosen at first use.
+    pub(crate) fn machine(&mut self) -> Result<&Machine> {
+        if self.machine.is_none() {
+            crate::deps::ensure(&[crate::deps::Group::Guest])?;
+            self.machine = Some(Machine::choose(self.kind, Device::Both)?);
+        }
+        self.machine.as_ref().context("no machine")
+    }
+
+    /// Keeps a program's output as `target/xtask-test/PART-NAME.log`, for whoever looks into a failure.
+    pub(crate) fn log(&self, name: &str, text: &str) {
+        let file = self.logs.join(format!("{}-{name}.log", self.part));
+        if let Err(error) = fs::write(&file, text) {
+            ui::say(&format!("cannot write {}: {error}", file.display()));
+        }
+    }
+}
+
+/// Runs the parts; a part that could not run counts as one failure.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.list {
+        for part in parts::ALL {
+            println!("{:14} {}", part.name, part.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let known = |name: &&String| parts::ALL.iter().any(|part| part.name == name.as_str());
+    if let Some(name) = args.only.iter().find(|name| !known(name)) {
+        bail!("there is no part {name}: `cargo xtask test --list` names them");
+    }
+    let chosen: Vec<&Part> =
+        parts::ALL.iter().filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name)).collect();
+    let logs = paths::target().join("xtask-test");
+    fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
+    let mut bench = Bench { kind: args.guest, machine: None, logs, part: "" };
+    let mut rows = Vec::new();
+    for (at, part) in chosen.iter().enumerate() {
+        let head = format!("[{}/{}] {}", at + 1, chosen.len(), part.name);
+        ui::say(&format!("{head}: {}", part.about));
+        bench.part = part.name;
+        let start = Instant::now();
+        let count = match (part.run)(&mut bench) {
+            Ok(count) => count,
+            Err(error) if exec::interrupted() => return Err(error),
+            Err(error) => {
+                let mut count = Count::default();
+                count.fail(format!("could not run: {error:#}"));
+                count
+            }
+        };
+        for note in &count.notes {
+            ui::say(&format!("{head}: FAILED: {note}"));
+        }
+        let time = start.elapsed();
+        ui::say(&format!("{head}: {} passed, {} failed, {}", count.passed, count.failed, ui::seconds(time)));
+        rows.push((part.name, count, time));
+    }
+    Ok(summary(&rows, &bench))
+}
+
+fn summary(rows: &[(&str, Count, Duration)], bench: &Bench) -> ExitCode {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_header(["part", "passed", "failed", "time"]);
+    for (name, count, time) in rows {
+        table.add_row([(*name).to_owned(), count.passed.to_string(), count.failed.to_string(), ui::seconds(*time)]);
+    }
+    println!("{table}");
+    let passed: u64 = rows.iter().map(|(_, count, _)| count.passed).sum();
+    let failed: u64 = rows.iter().map(|(_, count, _)| count.failed).sum();
+    if failed > 0 {
+        println!("What the programs printed is in {}", bench.logs.display());
+    }
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
