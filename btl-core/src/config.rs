@@ -105,6 +105,11 @@ impl Config {
         self.lanes.get(usize::from(class))
     }
 
+    /// Send buffers of all classes.
+    pub(crate) fn send_slots(&self) -> u32 {
+        self.lanes.iter().fold(0, |sum, lane| sum.saturating_add(lane.send_slots))
+    }
+
     /// Checks every value against its limits.
     ///
     /// # Errors

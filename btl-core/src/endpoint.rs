@@ -1,1 +1,64 @@
-//! One peer.
+//! One peer: its lanes by class, and what waits for them.
+use crate::error::PeerFault;
+use crate::frag::Fifo;
+use crate::names::{LaneId, Nanos, PeerId, ProcName};
+
+/// Connections that ended before their Hello was answered, in a row, before the peer has failed.
+/// Nothing but Hello was sent on them, so nothing was lost.
+pub(crate) const EARLY_ENDS: u8 = 8;
+
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) id: PeerId,
+    pub(crate) name: ProcName,
+    pub(crate) state: State,
+    /// Whether `PeerConnected` was reported.
+    pub(crate) connected: bool,
+    pub(crate) classes: Box<[Class]>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Open,
+    /// Orderly close; the deadline is set by the first poll after it began.
+    Closing(Option<Nanos>),
+    Failed(PeerFault),
+}
+
+/// One lane class of a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Class {
+    pub(crate) link: Link,
+    /// Messages that wait, oldest first.
+    pub(crate) pending: Fifo,
+    pub(crate) early_ends: u8,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    #[default]
+    Idle,
+    Connecting,
+    Up(LaneId),
+}
+
+impl Endpoint {
+    pub(crate) fn new(id: PeerId, name: ProcName, lanes: usize) -> Endpoint {
+        let classes = (0..lanes).map(|_| Class::default()).collect();
+        Endpoint { id, name, state: State::Open, connected: false, classes }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.state, State::Closing(_))
+    }
+
+    /// Messages that wait on all classes.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.classes.iter().map(|class| class.pending.len()).sum()
+    }
+
+    /// Whether no lane is up.
+    pub(crate) fn has_no_lane(&self) -> bool {
+        !self.classes.iter().any(|class| matches!(class.link, Link::Up(_)))
+    }
+}

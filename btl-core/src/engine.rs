@@ -1,10 +1,21 @@
 //! The engine: peers, lanes and messages. See the crate's front page for the words.
+mod io;
+mod life;
+mod receive;
+#[cfg(feature = "sabotage")]
+mod sabotage;
+
 use crate::config::Config;
-use crate::error::{AllocError, Error, PeerFault, SendError};
-use crate::names::{LaneId, Nanos, PeerId, ProcName};
-use crate::port::{Cm, Port};
-use crate::stats::Stats;
+use crate::endpoint::{Endpoint, Link, State};
+use crate::error::{AllocError, Error, PeerFault, SendError, SendErrorKind};
+use crate::frag::{Frag, Table};
+use crate::lane::Refusal;
+use crate::names::{ConnToken, LaneId, Nanos, PeerId, ProcName};
+use crate::port::{Cm, CmRequest, Port};
+use crate::stats::{Stalls, Stats};
 use crate::wire::HEADER;
+use io::{Io, Lane, Wait};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
@@ -23,7 +34,6 @@ pub struct SendBuf<S> {
 pub struct RecvBuf<S> {
     slot: S,
     len: usize,
-    #[allow(dead_code)]
     lane: LaneId,
 }
 
@@ -125,34 +135,124 @@ pub enum Event<S> {
 /// The transport of one process over one port.
 pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     config: Config,
-    port: P,
-    #[allow(dead_code)]
     cm: C,
-    stats: Stats,
+    io: Io<P>,
+    lanes: Vec<LaneEntry<P::Slot>>,
+    free_lanes: Vec<u32>,
+    peers: Vec<PeerEntry>,
+    free_peers: Vec<u32>,
+    names: BTreeMap<ProcName, u32>,
+    /// Which lane a connection became.
+    conns: BTreeMap<ConnToken, LaneId>,
+    /// Rare events: everything but `Message` and `Sent` of a message that went well.
+    events: VecDeque<Event<P::Slot>>,
+    now: Nanos,
+    /// When the timers are to be looked at; `Nanos::MAX`: never.
+    next_timer: Nanos,
+    /// Lanes asked for.
+    connecting: u32,
+    /// Completions since the connection manager's side was asked last.
+    since_cm: u32,
+    /// Completions since a lane broke.
+    undrained: u32,
+    closing: Closing,
 }
 
+/// A lane, its peer, and what is needed to post.
+type Parts<'a, P> = (&'a mut Lane<<P as Port>::Slot>, &'a mut Endpoint, &'a mut Io<P>);
+
+struct LaneEntry<S> {
+    generation: u32,
+    lane: Option<Lane<S>>,
+}
+
+struct PeerEntry {
+    generation: u32,
+    endpoint: Option<Endpoint>,
+}
+
+/// How far the close of the engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// The peers are being closed.
+    Peers,
+    /// The connection manager is stopping.
+    Cm {
+        deadline: Nanos,
+    },
+    Done,
+}
+
+/// With traffic that never ends, ask the connection manager's side after so many completions.
+const CM_EVERY: u32 = 64;
+/// With traffic that never ends, close a broken lane after so many completions.
+const HANGUP_AFTER: u32 = 4096;
+
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
+    /// An engine without peers.
+    ///
     /// # Errors
     /// A value of `config` is out of range.
     pub fn new(config: Config, port: P, cm: C) -> Result<Self, Error> {
         config.validate()?;
-        Ok(Engine { config, port, cm, stats: Stats::default() })
+        let frags = config.send_slots();
+        let io = Io {
+            port,
+            frags: Table::new(frags),
+            stats: Stats::default(),
+            queued: 0,
+            hangups: Vec::new(),
+            retry: Vec::new(),
+            #[cfg(feature = "sabotage")]
+            sabotage: config.sabotage,
+        };
+        Ok(Engine {
+            config,
+            cm,
+            io,
+            lanes: Vec::new(),
+            free_lanes: Vec::new(),
+            peers: Vec::new(),
+            free_peers: Vec::new(),
+            names: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            events: VecDeque::new(),
+            now: 0,
+            next_timer: Nanos::MAX,
+            connecting: 0,
+            since_cm: 0,
+            undrained: 0,
+            closing: Closing::No,
+        })
     }
 
     /// Makes a process a peer. Nothing is sent; it is connected when a message needs it. A peer
     /// that was added before, or connected by itself, keeps its id and gets these addresses.
     ///
     /// # Errors
-    /// It is this process, has no address, or there are too many peers.
+    /// It is this process, has no address, there are too many peers, or the engine is closing.
     pub fn add_peer(&mut self, name: ProcName, addrs: &[SocketAddr]) -> Result<PeerId, Error> {
-        let _ = (name, addrs);
-        Err(Error::Closing)
+        if name == self.config.me {
+            return Err(Error::SelfPeer { name });
+        }
+        if addrs.is_empty() {
+            return Err(Error::NoAddress { name });
+        }
+        if self.closing != Closing::No {
+            return Err(Error::Closing);
+        }
+        let peer = self.peer_named(name)?;
+        self.known_now(peer);
+        self.cm.request(CmRequest::Announce { name, addrs: addrs.to_vec() });
+        Ok(peer)
     }
 
-    /// Closes the connections to a peer in an orderly way and forgets it. From now on a
-    /// disconnect by it is normal.
+    /// Closes the connections to a peer in an orderly way and forgets it: what was sent before is
+    /// still sent, for at most `t_close`. From now on a disconnect by it is normal. Its id is
+    /// good for nothing any more, but `Sent` events still carry it.
     pub fn remove_peer(&mut self, peer: PeerId) {
-        let _ = peer;
+        self.close_peer(peer);
     }
 
     /// Payload bytes of the largest message of a lane class; 0 if there is none.
@@ -167,23 +267,26 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// Payload bytes of the largest message.
     pub fn max_send_size(&self) -> usize {
-        self.config.max_payload(self.config.lanes.len() as u8 - 1)
+        self.config.max_payload((self.config.lanes.len() as u8).saturating_sub(1))
     }
 
     /// A buffer for a message of `len` bytes, of the smallest class that fits.
     ///
     /// # Errors
     /// [`AllocError`]: too long, or all are in use for now.
+    #[inline]
     pub fn alloc(&mut self, len: usize) -> Result<SendBuf<P::Slot>, AllocError> {
-        let max = self.max_send_size();
-        let class = self.config.class_for(len).ok_or(AllocError::TooLong { len, max })?;
-        let slot = self.port.send_slot(class).ok_or(AllocError::Busy)?;
+        let Some(class) = self.config.class_for(len) else {
+            return Err(AllocError::TooLong { len, max: self.max_send_size() });
+        };
+        let slot = self.io.port.send_slot(class).ok_or(AllocError::Busy)?;
         Ok(SendBuf { slot, class, len })
     }
 
-    /// Gives an unsent (or sent and completed) buffer back.
+    /// Gives a buffer back: one that was not sent, or one out of [`Event::Sent`].
+    #[inline]
     pub fn free(&mut self, buf: SendBuf<P::Slot>) {
-        self.port.recycle(buf.slot);
+        self.io.port.recycle(buf.slot);
     }
 
     /// Sends a message. Messages of one lane class to one peer arrive in order. May be called at
@@ -198,40 +301,192 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         buf: SendBuf<P::Slot>,
         cookie: u64,
     ) -> Result<Sent, SendError<SendBuf<P::Slot>>> {
-        let _ = (peer, tag, cookie);
-        Err(SendError { kind: crate::error::SendErrorKind::Closing, buf })
+        let entry = self.peers.get_mut(peer.index()).filter(|p| p.generation == peer.generation);
+        let Some(endpoint) = entry.and_then(|entry| entry.endpoint.as_mut()) else {
+            return Err(SendError { kind: SendErrorKind::Closing, buf });
+        };
+        match &endpoint.state {
+            State::Open => {}
+            State::Closing(_) => return Err(SendError { kind: SendErrorKind::Closing, buf }),
+            State::Failed(fault) => {
+                return Err(SendError { kind: SendErrorKind::Failed(fault.clone()), buf });
+            }
+        }
+        let SendBuf { slot, class: c, len } = buf;
+        let Some(class) = endpoint.classes.get_mut(usize::from(c)) else {
+            let buf = SendBuf { slot, class: c, len };
+            return Err(SendError { kind: SendErrorKind::Closing, buf });
+        };
+        let frag = Frag { slot: Some(slot), addr: 0, cookie, len: len as u32, tag, class: c };
+        let i = match self.io.frags.insert(frag) {
+            Ok(i) => i,
+            Err(Frag { slot: Some(slot), .. }) => {
+                let buf = SendBuf { slot, class: c, len };
+                return Err(SendError { kind: SendErrorKind::Busy, buf });
+            }
+            // Not reachable: the slot was put in above.
+            Err(Frag { slot: None, .. }) => return Ok(Sent::Queued),
+        };
+        let stalls = &mut self.io.stats.stalls;
+        match class.link {
+            Link::Up(_) if !class.pending.is_empty() => stalls.behind += 1,
+            Link::Up(id) => {
+                if let Some(lane) = self.lanes.get_mut(id.index()).and_then(|l| l.lane.as_mut()) {
+                    match self.io.post_data(lane, i) {
+                        Ok(()) => {
+                            self.io.frags.push(&mut lane.inflight, i);
+                            return Ok(Sent::Posted);
+                        }
+                        Err(why) => self.io.stats.stalls.count(&why),
+                    }
+                }
+            }
+            Link::Idle | Link::Connecting => stalls.connect += 1,
+        }
+        self.io.frags.push(&mut class.pending, i);
+        self.io.queued += 1;
+        if class.link == Link::Idle {
+            self.connect(peer.index, c);
+        }
+        Ok(Sent::Queued)
     }
 
-    /// The next event. `now`: the caller's monotonic clock, may be coarse.
+    /// The next event. `now`: the caller's monotonic clock in nanoseconds, may be coarse.
+    ///
+    /// Take one event, let go of whatever guards the engine, handle the event, repeat: the
+    /// handler may call the engine.
     pub fn poll(&mut self, now: Nanos) -> Option<Event<P::Slot>> {
-        let _ = now;
-        None
+        self.now = now;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            if self.since_cm < CM_EVERY
+                && let Some(done) = self.io.port.poll()
+            {
+                self.since_cm += 1;
+                if let Some(event) = self.complete(done) {
+                    return Some(event);
+                }
+                continue;
+            }
+            if !self.poll_rest(now) {
+                return None;
+            }
+        }
     }
 
-    /// Posts a received buffer again and returns its credit to the peer.
-    pub fn release(&mut self, buf: RecvBuf<P::Slot>) {
-        let _ = buf;
+    /// Everything but completions. `false`: there is nothing to do.
+    fn poll_rest(&mut self, now: Nanos) -> bool {
+        let drained = self.since_cm < CM_EVERY;
+        self.since_cm = 0;
+        if !self.io.hangups.is_empty() {
+            // What arrived before the end of a lane is seen before the end.
+            self.undrained = if drained { 0 } else { self.undrained + CM_EVERY };
+            if drained || self.undrained > HANGUP_AFTER {
+                self.undrained = 0;
+                self.settle_all();
+            }
+            return true;
+        }
+        if let Some(event) = self.cm.poll() {
+            self.on_cm(event);
+            return true;
+        }
+        if now >= self.next_timer {
+            self.run_timers(now);
+            return true;
+        }
+        let retried = drained && !self.io.retry.is_empty() && self.retry_all();
+        retried || !drained
     }
 
     /// Starts an orderly close of everything; poll until [`Event::Closed`], which comes after
     /// `t_close` at the latest (twice that if the connection manager hangs).
     pub fn close(&mut self, now: Nanos) {
-        let _ = now;
+        self.now = now;
+        self.close_all();
     }
 
     /// Whether connects are under way or messages wait: a driver that shares a CPU with the
     /// peer or the connection manager should yield on an empty poll.
+    #[inline]
     pub fn busy(&self) -> bool {
-        false
+        self.connecting > 0 || self.io.queued > 0 || self.closing != Closing::No
     }
 
     /// What was done so far.
     pub fn stats(&self) -> &Stats {
-        &self.stats
+        &self.io.stats
     }
 
     /// The port, for reports.
     pub fn port(&self) -> &P {
-        &self.port
+        &self.io.port
+    }
+
+    /// The port, for a driver that has to tend it. Posting or closing lanes by hand breaks the
+    /// accounts.
+    pub fn port_mut(&mut self) -> &mut P {
+        &mut self.io.port
+    }
+
+    /// The connection manager's side.
+    pub fn cm_mut(&mut self) -> &mut C {
+        &mut self.cm
+    }
+
+    /// The name of a peer, while it is one.
+    pub fn peer_name(&self, peer: PeerId) -> Option<ProcName> {
+        let entry = self.peers.get(peer.index()).filter(|p| p.generation == peer.generation)?;
+        entry.endpoint.as_ref().map(|endpoint| endpoint.name)
+    }
+
+    /// Receives posted to a peer on a lane class that it has not been told of, and sends we may
+    /// make on it: for tests and reports. `None`: the lane is not up.
+    pub fn credits(&self, peer: PeerId, class: u8) -> Option<(u32, u32)> {
+        let entry = self.peers.get(peer.index()).filter(|p| p.generation == peer.generation)?;
+        match entry.endpoint.as_ref()?.classes.get(usize::from(class))?.link {
+            Link::Up(id) => self.lane(id).map(|l| (l.acct.owed(), l.acct.credits())),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn lane(&self, id: LaneId) -> Option<&Lane<P::Slot>> {
+        let entry = self.lanes.get(id.index())?;
+        if entry.generation == id.generation { entry.lane.as_ref() } else { None }
+    }
+
+    /// A lane, its peer, and what is needed to post, all at once.
+    #[inline]
+    fn parts(&mut self, id: LaneId) -> Option<Parts<'_, P>> {
+        let entry = self.lanes.get_mut(id.index())?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        let lane = entry.lane.as_mut()?;
+        let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
+        Some((lane, endpoint, &mut self.io))
+    }
+
+    fn endpoint_mut(&mut self, peer: PeerId) -> Option<&mut Endpoint> {
+        let entry = self.peers.get_mut(peer.index())?;
+        if entry.generation == peer.generation { entry.endpoint.as_mut() } else { None }
+    }
+}
+
+impl Stalls {
+    #[cold]
+    fn count(&mut self, why: &Wait) {
+        let counter = match why {
+            Wait::Rule(Refusal::Gate) => &mut self.gate,
+            Wait::Rule(Refusal::Credit | Refusal::NotDue) => &mut self.credit,
+            Wait::Rule(Refusal::LastCredit) => &mut self.last_credit,
+            Wait::Rule(Refusal::SendQueue) => &mut self.send_queue,
+            Wait::Device => &mut self.device,
+            Wait::Dead => &mut self.connect,
+        };
+        *counter += 1;
     }
 }

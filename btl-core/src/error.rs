@@ -1,6 +1,7 @@
 //! What can go wrong, said so that a reader knows what to do.
+use crate::credit::Overgrant;
 use crate::names::ProcName;
-use crate::port::{Refused, RefusedWhy};
+use crate::port::RefusedWhy;
 use crate::wire::RejectReason;
 use std::fmt;
 
@@ -77,10 +78,16 @@ impl fmt::Display for PortError {
 
 impl std::error::Error for PortError {}
 
-impl<S> Refused<S> {
+impl From<Overgrant> for ProtocolFault {
+    fn from(it: Overgrant) -> Self {
+        ProtocolFault::Credits { held: it.held, window: it.window }
+    }
+}
+
+impl RefusedWhy {
     /// What to report when the refusal cannot be waited out.
     pub fn into_error(self) -> PortError {
-        match self.why {
+        match self {
             RefusedWhy::Again => PortError::new(0, "the device has no room for a post"),
             RefusedWhy::Broken(e) => e,
         }

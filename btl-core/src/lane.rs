@@ -217,6 +217,21 @@ impl LaneAcct {
             self.ledger.advert().used();
         }
     }
+
+    /// Test only: tells a receive that is not posted yet.
+    pub(crate) fn owe_unposted(&mut self) {
+        if let Ok(posted) = self.ledger.post((), |()| Ok::<(), ()>(())) {
+            posted.enter();
+        }
+    }
+
+    /// Test only: takes what is owed out of the ledger, to tell it elsewhere.
+    pub(crate) fn take_owed(&mut self) -> u16 {
+        let advert = self.ledger.advert();
+        let n = advert.count();
+        advert.used();
+        n
+    }
 }
 
 impl Wqe {

@@ -143,7 +143,7 @@ impl<Q: SetupQp> SetupLane<Q> {
             Err(NotSent::Refused(..)) => {
                 Err((up.qp, PortError::new(0, "the Hello was not admitted")))
             }
-            Err(NotSent::Port(refused)) => Err((up.qp, refused.into_error())),
+            Err(NotSent::Port(refused)) => Err((up.qp, refused.why.into_error())),
         }
     }
 

@@ -1,0 +1,283 @@
+//! A lane in the engine, and everything that posts on it.
+use crate::error::{PortError, ProtocolFault};
+use crate::frag::{Fifo, Table};
+use crate::lane::{Frame, LaneAcct, NotSent, Refusal, transmit};
+use crate::names::{ConnToken, LaneId, Nanos, Role};
+use crate::port::{Port, Posted, Refused, RefusedWhy};
+use crate::stats::Stats;
+use crate::wire::{HelloInfo, Kind};
+
+/// One queue pair of one peer.
+pub(super) struct Lane<S> {
+    pub(super) acct: LaneAcct,
+    pub(super) id: LaneId,
+    /// Index of the peer.
+    pub(super) peer: u32,
+    pub(super) class: u8,
+    pub(super) role: Role,
+    pub(super) conn: ConnToken,
+    pub(super) hello: HelloInfo,
+    /// Messages the device has, in the order of their posts.
+    pub(super) inflight: Fifo,
+    /// Messages that failed; reported when the lane is closed.
+    pub(super) failed: Fifo,
+    /// The slot for control messages, unless in flight.
+    pub(super) ctl: Option<S>,
+    /// Stands for the control message in `inflight`.
+    pub(super) ctl_frag: u32,
+    /// Whether the peer's Hello or HelloAck came.
+    pub(super) heard: bool,
+    /// HelloAck is still to be sent.
+    pub(super) ack_due: bool,
+    pub(super) bye: Bye,
+    /// Receives the device did not take yet.
+    pub(super) unposted: Vec<S>,
+    pub(super) in_retry: bool,
+    /// A process nobody announced must say Hello by then.
+    pub(super) first_by: Option<Nanos>,
+    /// Why the lane is over.
+    pub(super) dead: Option<Cause>,
+    /// Rule 1 is broken: the other side may speak first.
+    #[cfg(feature = "sabotage")]
+    pub(super) lawless: bool,
+    /// Credits to be told on lane 0.
+    #[cfg(feature = "sabotage")]
+    pub(super) stray: u16,
+}
+
+/// The goodbye on a lane: the last message in each direction.
+#[derive(Debug, Default)]
+pub(super) struct Bye {
+    pub(super) wanted: bool,
+    pub(super) posted: bool,
+    pub(super) done: bool,
+    pub(super) heard: bool,
+}
+
+/// Why a lane ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Goodbye was said and heard.
+    Finished,
+    /// The connection went away, or its queues were flushed.
+    Disconnected,
+    Error(PortError),
+    Protocol(ProtocolFault),
+    NoHello,
+}
+
+/// Why a message was not posted.
+pub(super) enum Wait {
+    Rule(Refusal),
+    Device,
+    /// The lane is over.
+    Dead,
+}
+
+/// What every step needs beside the lane: one field next to the lanes, so both can be borrowed.
+pub(super) struct Io<P: Port> {
+    pub(super) port: P,
+    pub(super) frags: Table<P::Slot>,
+    pub(super) stats: Stats,
+    /// Messages that wait, of all peers.
+    pub(super) queued: u32,
+    /// Lanes that are over and not closed yet.
+    pub(super) hangups: Vec<LaneId>,
+    /// Lanes on which the device refused something for the moment.
+    pub(super) retry: Vec<LaneId>,
+    #[cfg(feature = "sabotage")]
+    pub(super) sabotage: crate::config::Sabotage,
+}
+
+impl<S> Lane<S> {
+    /// Whether a goodbye was said and heard, and the device has sent ours.
+    pub(super) fn is_finished(&self) -> bool {
+        self.bye.heard && self.bye.done
+    }
+}
+
+impl<P: Port> Io<P> {
+    /// The lane is over; it is closed when everything that arrived on it has been seen.
+    #[cold]
+    pub(super) fn kill(&mut self, lane: &mut Lane<P::Slot>, cause: Cause) {
+        lane.acct.shut();
+        match &lane.dead {
+            None => self.hangups.push(lane.id),
+            // What the device says is more telling than that the connection went away.
+            Some(Cause::Disconnected) => {}
+            Some(_) => return,
+        }
+        lane.dead = Some(cause);
+    }
+
+    #[cold]
+    fn retry_later(&mut self, lane: &mut Lane<P::Slot>) {
+        if !lane.in_retry {
+            lane.in_retry = true;
+            self.retry.push(lane.id);
+        }
+    }
+
+    /// Posts a message of the upper layer. On success the caller puts it on `lane.inflight`.
+    #[inline]
+    pub(super) fn post_data(&mut self, lane: &mut Lane<P::Slot>, i: u32) -> Result<(), Wait> {
+        if lane.dead.is_some() || lane.bye.posted {
+            return Err(Wait::Dead);
+        }
+        let Some(frag) = self.frags.get_mut(i) else { return Err(Wait::Dead) };
+        let Some(slot) = frag.slot.take() else { return Err(Wait::Dead) };
+        frag.addr = slot.as_ptr().addr();
+        let frame = Frame { kind: Kind::Data, tag: frag.tag, len: frag.len };
+        match transmit(&mut lane.acct, &mut self.port, frame, slot) {
+            Ok(posted) => {
+                self.stats.messages_sent += 1;
+                self.stats.bytes_sent += u64::from(frame.len);
+                self.stats.credits_piggybacked += u64::from(posted.told);
+                Ok(())
+            }
+            Err(NotSent::Refused(why, slot)) => {
+                frag.slot = Some(slot);
+                Err(Wait::Rule(why))
+            }
+            Err(NotSent::Port(refused)) => self.data_refused(lane, i, refused),
+        }
+    }
+
+    #[cold]
+    fn data_refused(
+        &mut self,
+        lane: &mut Lane<P::Slot>,
+        i: u32,
+        refused: Refused<P::Slot>,
+    ) -> Result<(), Wait> {
+        let Some(frag) = self.frags.get_mut(i) else { return Err(Wait::Dead) };
+        frag.slot = refused.slot;
+        if frag.slot.is_some() {
+            if refused.why == RefusedWhy::Again {
+                self.retry_later(lane);
+                return Err(Wait::Device);
+            }
+            self.kill(lane, Cause::Error(refused.why.into_error()));
+            return Err(Wait::Dead);
+        }
+        // The device kept the slot: it comes back when the lane is closed.
+        self.kill(lane, Cause::Error(refused.why.into_error()));
+        Ok(())
+    }
+
+    /// Posts a control message if the rules, the lane's control slot and the device allow it.
+    fn post_control(&mut self, lane: &mut Lane<P::Slot>, kind: Kind) -> Option<Posted> {
+        let mut slot = lane.ctl.take()?;
+        let addr = slot.as_ptr().addr();
+        let len = match kind {
+            Kind::HelloAck => lane.hello.put(&mut slot).unwrap_or(0),
+            _ => 0,
+        };
+        match transmit(&mut lane.acct, &mut self.port, Frame { kind, tag: 0, len }, slot) {
+            Ok(posted) => {
+                if let Some(frag) = self.frags.get_mut(lane.ctl_frag) {
+                    frag.addr = addr;
+                }
+                self.frags.push(&mut lane.inflight, lane.ctl_frag);
+                Some(posted)
+            }
+            Err(NotSent::Refused(_, slot)) => {
+                lane.ctl = Some(slot);
+                None
+            }
+            Err(NotSent::Port(refused)) => {
+                match refused {
+                    Refused { why: RefusedWhy::Again, slot: Some(slot) } => {
+                        lane.ctl = Some(slot);
+                        self.retry_later(lane);
+                    }
+                    Refused { why, slot } => {
+                        lane.ctl = slot;
+                        self.kill(lane, Cause::Error(why.into_error()));
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Sends whatever may be sent on the lane now. Called after everything that can change that:
+    /// a grant, a completion, a Hello, a release.
+    #[inline]
+    pub(super) fn pump(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) {
+        if lane.dead.is_some() || lane.bye.posted {
+            return;
+        }
+        if lane.ack_due {
+            // Nothing goes before the answer to the Hello.
+            let Some(posted) = self.post_control(lane, Kind::HelloAck) else { return };
+            self.stats.credits_piggybacked += u64::from(posted.told);
+            lane.ack_due = false;
+        }
+        while let Some(i) = pending.front() {
+            if self.post_data(lane, i).is_err() {
+                break;
+            }
+            self.frags.pop(pending);
+            self.frags.push(&mut lane.inflight, i);
+            self.queued = self.queued.saturating_sub(1);
+        }
+        if lane.bye.wanted && pending.is_empty() {
+            if let Some(posted) = self.post_control(lane, Kind::Bye) {
+                self.stats.credits_piggybacked += u64::from(posted.told);
+                lane.bye.posted = true;
+            }
+        } else if lane.acct.credits_due()
+            && let Some(posted) = self.post_control(lane, Kind::Credit)
+        {
+            self.stats.credit_only_sent += 1;
+            self.stats.credits_alone += u64::from(posted.told);
+        }
+    }
+
+    /// Posts a receive again.
+    #[inline]
+    pub(super) fn repost(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo, slot: P::Slot) {
+        if lane.dead.is_some() {
+            self.port.recycle(slot);
+            return;
+        }
+        #[cfg(feature = "sabotage")]
+        if self.sabotage.advertise_before_post {
+            lane.acct.owe_unposted();
+            self.pump(lane, pending);
+            let _ = self.port.post_recv(lane.id, slot);
+            return;
+        }
+        if let Err(refused) = lane.acct.post_recv(&mut self.port, slot) {
+            self.recv_refused(lane, refused);
+        }
+        let _ = pending;
+    }
+
+    #[cold]
+    fn recv_refused(&mut self, lane: &mut Lane<P::Slot>, refused: Refused<P::Slot>) {
+        self.stats.receives_refused += 1;
+        match refused {
+            Refused { why: RefusedWhy::Again, slot: Some(slot) } => {
+                lane.unposted.push(slot);
+                self.retry_later(lane);
+            }
+            Refused { why, slot } => {
+                if let Some(slot) = slot {
+                    self.port.recycle(slot);
+                }
+                self.kill(lane, Cause::Error(why.into_error()));
+            }
+        }
+    }
+
+    /// Tries again what the device refused.
+    pub(super) fn retry(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) {
+        lane.in_retry = false;
+        for slot in std::mem::take(&mut lane.unposted) {
+            self.repost(lane, pending, slot);
+        }
+        self.pump(lane, pending);
+    }
+}

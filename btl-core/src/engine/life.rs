@@ -1,0 +1,564 @@
+//! How peers and lanes come and go.
+use super::io::{Bye, Cause, Lane};
+use super::{Closing, Engine, Event, LaneEntry, PeerEntry, SendBuf};
+use crate::config::MAX_LANES;
+use crate::endpoint::{EARLY_ENDS, Endpoint, Link, State};
+use crate::error::{ConnectFault, Error, FaultKind, PeerFault};
+use crate::frag::{Fifo, Frag};
+use crate::names::{LaneId, Nanos, PeerId, ProcName, Role, SECOND};
+use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port};
+use crate::wire::HelloInfo;
+
+impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
+    /// The peer of that name, made if there is none.
+    pub(super) fn peer_named(&mut self, name: ProcName) -> Result<PeerId, Error> {
+        if let Some(entry) = self.names.get(&name).and_then(|i| self.peers.get(*i as usize))
+            && let Some(endpoint) = &entry.endpoint
+        {
+            return Ok(endpoint.id);
+        }
+        let limit = self.config.max_peers;
+        let index = match self.free_peers.pop() {
+            Some(index) => index,
+            None if self.peers.len() as u64 >= u64::from(limit) => {
+                return Err(Error::TooManyPeers { limit });
+            }
+            None => {
+                self.peers.push(PeerEntry { generation: 0, endpoint: None });
+                self.peers.len() as u32 - 1
+            }
+        };
+        let Some(entry) = self.peers.get_mut(index as usize) else {
+            return Err(Error::TooManyPeers { limit });
+        };
+        let id = PeerId { index, generation: entry.generation };
+        entry.endpoint = Some(Endpoint::new(id, name, self.config.lanes.len()));
+        self.names.insert(name, index);
+        Ok(id)
+    }
+
+    /// A peer was added that may have been here before: it is not closing, nor unknown.
+    pub(super) fn known_now(&mut self, peer: PeerId) {
+        let Some(endpoint) = self.endpoint_mut(peer) else { return };
+        if endpoint.is_closing() {
+            endpoint.state = State::Open;
+        }
+        for id in lanes_of(endpoint).into_iter().flatten() {
+            if let Some((lane, ..)) = self.parts(id) {
+                lane.first_by = None;
+            }
+        }
+    }
+
+    fn endpoint_at(&mut self, index: u32) -> Option<&mut Endpoint> {
+        self.peers.get_mut(index as usize)?.endpoint.as_mut()
+    }
+
+    /// Asks for the lane that a waiting message needs: lane 0 first, then its own.
+    pub(super) fn connect(&mut self, index: u32, class: u8) {
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        let zero_up = endpoint.classes.first().is_some_and(|c| matches!(c.link, Link::Up(_)));
+        let class = if zero_up { class } else { 0 };
+        let name = endpoint.name;
+        let Some(wanted) = endpoint.classes.get_mut(usize::from(class)) else { return };
+        if wanted.link == Link::Idle {
+            wanted.link = Link::Connecting;
+            self.connecting += 1;
+            self.cm.request(CmRequest::Connect { name, class });
+        }
+    }
+
+    /// The same for every class of a peer on which messages wait.
+    fn connect_waiting(&mut self, index: u32) {
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        let n = endpoint.classes.len() as u8;
+        for class in 0..n {
+            let Some(endpoint) = self.endpoint_at(index) else { return };
+            let Some(c) = endpoint.classes.get(usize::from(class)) else { return };
+            if c.link == Link::Idle && !c.pending.is_empty() {
+                self.connect(index, class);
+            }
+        }
+    }
+
+    pub(super) fn on_cm(&mut self, event: CmEvent<P::Qp>) {
+        match event {
+            CmEvent::LaneUp(up) => self.lane_up(up),
+            CmEvent::ConnectFailed { name, class, fault } => {
+                self.connect_failed(name, class, fault);
+            }
+            CmEvent::Disconnected { conn } => {
+                let Some(id) = self.conns.get(&conn).copied() else { return };
+                let Some((lane, _, io)) = self.parts(id) else { return };
+                io.kill(lane, Cause::Disconnected);
+            }
+            CmEvent::DeviceRemoved => {
+                for index in 0..self.peers.len() as u32 {
+                    self.fail_peer(index, FaultKind::DeviceRemoved);
+                }
+            }
+            CmEvent::Stopped => self.cm_stopped(),
+        }
+    }
+
+    fn cm_stopped(&mut self) {
+        if let Closing::Cm { .. } = self.closing {
+            self.closing = Closing::Done;
+            self.events.push_back(Event::Closed);
+            return;
+        }
+        for index in 0..self.peers.len() as u32 {
+            let Some(endpoint) = self.endpoint_at(index) else { continue };
+            if endpoint.classes.iter().any(|class| class.link == Link::Connecting) {
+                self.fail_peer(index, FaultKind::Connect(ConnectFault::Stopped));
+            }
+        }
+    }
+
+    fn connect_failed(&mut self, name: ProcName, class: u8, fault: ConnectFault) {
+        let Some(index) = self.names.get(&name).copied() else { return };
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        let link = endpoint.classes.get(usize::from(class)).map(|class| class.link);
+        if link == Some(Link::Connecting) {
+            self.fail_peer(index, FaultKind::Connect(fault));
+        }
+    }
+
+    fn lane_up(&mut self, up: LaneUp<P::Qp>) {
+        let known = self.names.contains_key(&up.name);
+        // One that was announced and is not known was removed meanwhile.
+        let refuse = !known && (up.announced || self.closing != Closing::No);
+        let peer = if refuse { Err(Error::Closing) } else { self.peer_named(up.name) };
+        let usable = peer.ok().filter(|peer| {
+            let Some(endpoint) = self.endpoint_mut(*peer) else { return false };
+            match endpoint.state {
+                State::Open => usize::from(up.class) < endpoint.classes.len(),
+                State::Closing(_) => endpoint
+                    .classes
+                    .get(usize::from(up.class))
+                    .is_some_and(|class| !class.pending.is_empty()),
+                State::Failed(_) => false,
+            }
+        });
+        let Some(peer) = usable else {
+            let conn = up.conn;
+            // The queue pair goes first: nothing arrives on it any more.
+            drop(up);
+            self.cm.request(CmRequest::Disconnect { conn });
+            return;
+        };
+        if !known {
+            self.events.push_back(Event::NewPeer { peer, name: up.name });
+        }
+        self.adopt(peer, up);
+    }
+
+    /// Makes a lane of a connection.
+    fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
+        let LaneUp { class, role, announced, conn, lane: up, .. } = up;
+        if let Some(endpoint) = self.endpoint_mut(peer)
+            && let Some(Link::Up(old)) = endpoint.classes.get(usize::from(class)).map(|c| c.link)
+        {
+            // The connection manager has one connection per lane: the older one is gone.
+            self.kill(old, Cause::Disconnected);
+            self.settle(old);
+        }
+        let id = self.lane_id();
+        if let Err(error) = self.io.port.attach(id, up.qp) {
+            self.free_lanes.push(id.index);
+            self.cm.request(CmRequest::Disconnect { conn });
+            self.fail_peer(peer.index, FaultKind::Lane { class, error });
+            return;
+        }
+        let ctl_frag = self.control_frag(up.hello_addr.unwrap_or(0), class);
+        let mut acct = up.acct;
+        acct.set_id(id);
+        let mut lane = Lane {
+            acct,
+            id,
+            peer: peer.index,
+            class,
+            role,
+            conn,
+            hello: HelloInfo { class, generation: up.agreed.generation },
+            inflight: Fifo::default(),
+            failed: Fifo::default(),
+            ctl: up.ctl,
+            ctl_frag,
+            heard: false,
+            ack_due: false,
+            bye: Bye::default(),
+            unposted: Vec::new(),
+            in_retry: false,
+            first_by: None,
+            dead: None,
+            #[cfg(feature = "sabotage")]
+            lawless: self.config.sabotage.acceptor_sends_at_once,
+            #[cfg(feature = "sabotage")]
+            stray: 0,
+        };
+        #[cfg(feature = "sabotage")]
+        if self.config.sabotage.hello_on_lane_0_only && class > 0 {
+            lane.heard = true;
+        }
+        if up.hello_addr.is_some() {
+            self.io.frags.push(&mut lane.inflight, ctl_frag);
+        }
+        if role == Role::Acceptor && !announced {
+            let by = self.now.saturating_add(self.config.t_first);
+            lane.first_by = Some(by);
+            self.next_timer = self.next_timer.min(by);
+        }
+        self.io.stats.lanes_up += 1;
+        self.conns.insert(conn, id);
+        if let Some(entry) = self.lanes.get_mut(id.index()) {
+            entry.lane = Some(lane);
+        }
+        self.link_up(peer, class, id);
+    }
+
+    fn link_up(&mut self, peer: PeerId, class: u8, id: LaneId) {
+        let Some(endpoint) = self.endpoint_mut(peer) else { return };
+        let closing = endpoint.is_closing();
+        let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
+        let was = std::mem::replace(&mut c.link, Link::Up(id));
+        if was == Link::Connecting {
+            self.connecting = self.connecting.saturating_sub(1);
+        }
+        if let Some((lane, endpoint, io)) = self.parts(id)
+            && let Some(c) = endpoint.classes.get_mut(usize::from(class))
+        {
+            lane.bye.wanted = closing;
+            io.pump(lane, &mut c.pending);
+        }
+        self.connect_waiting(peer.index);
+    }
+
+    fn lane_id(&mut self) -> LaneId {
+        let index = self.free_lanes.pop().unwrap_or_else(|| {
+            self.lanes.push(LaneEntry { generation: 1, lane: None });
+            self.lanes.len() as u32 - 1
+        });
+        let generation = self.lanes.get(index as usize).map_or(0, |entry| entry.generation);
+        LaneId { index, generation }
+    }
+
+    /// An entry of the message table that stands for the lane's control message.
+    fn control_frag(&mut self, addr: usize, class: u8) -> u32 {
+        let mut frag = Frag { slot: None, addr, cookie: 0, len: 0, tag: 0, class };
+        // One for every send buffer and one for every lane.
+        let lanes = (self.lanes.len() - self.free_lanes.len()) as u32;
+        if self.io.frags.size() < self.config.send_slots() + lanes {
+            self.io.frags.grow(1);
+        }
+        loop {
+            match self.io.frags.insert(frag) {
+                Ok(i) => return i,
+                Err(again) => {
+                    frag = again;
+                    self.io.frags.grow(1);
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, id: LaneId, cause: Cause) {
+        if let Some((lane, _, io)) = self.parts(id) {
+            io.kill(lane, cause);
+        }
+    }
+
+    /// Closes all lanes that are over.
+    pub(super) fn settle_all(&mut self) {
+        while let Some(id) = self.io.hangups.pop() {
+            self.settle(id);
+        }
+    }
+
+    /// Closes a lane that is over, and decides what that means for its peer.
+    pub(super) fn settle(&mut self, id: LaneId) {
+        let Some((index, class)) = self.lane(id).map(|lane| (lane.peer, lane.class)) else {
+            return;
+        };
+        let Some(mut lane) = self.take_lane(id) else { return };
+        let cause = lane.dead.take().unwrap_or(Cause::Disconnected);
+        let lost = lane.failed.len() + lane.inflight.len();
+        // Until the Hello is answered nothing but Hello was sent: nothing is lost.
+        let early = !lane.heard && matches!(cause, Cause::Disconnected | Cause::Error(_));
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
+        c.early_ends = c.early_ends.saturating_add(u8::from(early));
+        let (ends, waiting) = (c.early_ends, lost + c.pending.len());
+        let retry = early && (ends < EARLY_ENDS || endpoint.waiting() == 0);
+        let removed = endpoint.is_closing();
+        let said_bye = lane.bye.heard && (lost == 0) && (lane.bye.posted || waiting == 0);
+        let kind = match cause {
+            Cause::Protocol(fault) => FaultKind::Protocol(fault),
+            _ if removed || retry || said_bye => {
+                self.end_messages(index, lane, removed.then_some(FaultKind::Removed));
+                if removed {
+                    self.finish_peer_if_done(index);
+                } else {
+                    self.connect_waiting(index);
+                }
+                return;
+            }
+            _ if lane.bye.heard => FaultKind::Closed { waiting },
+            Cause::Error(error) => FaultKind::Lane { class, error },
+            Cause::NoHello => FaultKind::NoHello { seconds: self.config.t_first / SECOND },
+            Cause::Disconnected | Cause::Finished => FaultKind::Disconnected { class },
+        };
+        self.fail_peer_with(index, kind, Some(lane));
+    }
+
+    /// Takes a lane out of all tables and destroys its queue pair. Its messages are on its lists,
+    /// each with its buffer if the device let it go.
+    fn take_lane(&mut self, id: LaneId) -> Option<Lane<P::Slot>> {
+        let entry = self.lanes.get_mut(id.index())?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        let mut lane = entry.lane.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free_lanes.push(id.index);
+        self.conns.remove(&lane.conn);
+        let io = &mut self.io;
+        io.stats.lanes_closed += 1;
+        for slot in io.port.close(id) {
+            let owner = io.frags.find(&lane.inflight, slot.as_ptr().addr());
+            match owner.filter(|i| *i != lane.ctl_frag).and_then(|i| io.frags.get_mut(i)) {
+                Some(frag) if frag.slot.is_none() => frag.slot = Some(slot),
+                _ => io.port.recycle(slot),
+            }
+        }
+        for slot in lane.ctl.take().into_iter().chain(std::mem::take(&mut lane.unposted)) {
+            io.port.recycle(slot);
+        }
+        let mut inflight = std::mem::take(&mut lane.inflight);
+        while let Some(i) = io.frags.pop(&mut inflight) {
+            if i != lane.ctl_frag {
+                io.frags.push(&mut lane.failed, i);
+            }
+        }
+        io.frags.remove(lane.ctl_frag);
+        self.cm.request(CmRequest::Disconnect { conn: lane.conn });
+        let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
+        let class = endpoint.classes.get_mut(usize::from(lane.class))?;
+        if class.link == Link::Up(id) {
+            class.link = Link::Idle;
+        }
+        Some(lane)
+    }
+
+    /// Completes the messages of a closed lane upward, and with `fault` those that wait too.
+    fn end_messages(&mut self, index: u32, mut lane: Lane<P::Slot>, fault: Option<FaultKind>) {
+        let kind = fault.clone().unwrap_or(FaultKind::Removed);
+        self.fail_list(index, &mut lane.failed, &kind);
+        if let Some(kind) = fault {
+            self.fail_pending(index, lane.class, &kind);
+        }
+    }
+
+    fn fail_pending(&mut self, index: u32, class: u8, kind: &FaultKind) {
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
+        let mut pending = std::mem::take(&mut c.pending);
+        self.io.queued = self.io.queued.saturating_sub(pending.len());
+        self.fail_list(index, &mut pending, kind);
+    }
+
+    fn fail_list(&mut self, index: u32, list: &mut Fifo, kind: &FaultKind) {
+        let Some(endpoint) = self.peers.get(index as usize).and_then(|e| e.endpoint.as_ref())
+        else {
+            return;
+        };
+        while let Some(i) = self.io.frags.pop(list) {
+            let Some(frag) = self.io.frags.remove(i) else { continue };
+            let (class, len) = (frag.class, frag.len as usize);
+            self.events.push_back(Event::Sent {
+                peer: endpoint.id,
+                cookie: frag.cookie,
+                buf: frag.slot.map(|slot| SendBuf { slot, class, len }),
+                result: Err(PeerFault { peer: endpoint.name, kind: kind.clone() }),
+            });
+        }
+    }
+
+    fn fail_peer(&mut self, index: u32, kind: FaultKind) {
+        self.fail_peer_with(index, kind, None);
+    }
+
+    /// A peer failed: all its lanes are closed, all its messages completed with the fault, and it
+    /// is reported, once. A peer that is being closed just ends.
+    fn fail_peer_with(&mut self, index: u32, kind: FaultKind, ended: Option<Lane<P::Slot>>) {
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        if matches!(endpoint.state, State::Failed(_)) {
+            return;
+        }
+        let (id, name, closing) = (endpoint.id, endpoint.name, endpoint.is_closing());
+        let fault = PeerFault { peer: name, kind: kind.clone() };
+        if let Some(lane) = ended {
+            self.end_messages(index, lane, Some(kind.clone()));
+        }
+        self.end_all(index, &kind);
+        if closing {
+            self.finish_peer_if_done(index);
+            return;
+        }
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        endpoint.state = State::Failed(fault.clone());
+        self.io.stats.peers_failed += 1;
+        self.cm.request(CmRequest::Forget { name });
+        self.events.push_back(Event::PeerFailed { peer: id, fault });
+    }
+
+    /// Ends all lanes and messages of a peer.
+    fn end_all(&mut self, index: u32, kind: &FaultKind) {
+        for class in 0..self.config.lanes.len() as u8 {
+            let Some(endpoint) = self.endpoint_at(index) else { return };
+            let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
+            match c.link {
+                Link::Up(id) => {
+                    if let Some(mut lane) = self.take_lane(id) {
+                        self.fail_list(index, &mut lane.failed, kind);
+                    }
+                }
+                Link::Connecting => {
+                    c.link = Link::Idle;
+                    self.connecting = self.connecting.saturating_sub(1);
+                }
+                Link::Idle => {}
+            }
+            self.fail_pending(index, class, kind);
+        }
+    }
+
+    /// Starts the orderly close of a peer.
+    pub(super) fn close_peer(&mut self, peer: PeerId) {
+        let Some(endpoint) = self.endpoint_mut(peer) else { return };
+        match endpoint.state {
+            State::Failed(_) => {
+                self.free_peer(peer.index);
+                return;
+            }
+            State::Closing(_) => return,
+            State::Open => endpoint.state = State::Closing(None),
+        }
+        for id in lanes_of(endpoint).into_iter().flatten() {
+            let Some((lane, endpoint, io)) = self.parts(id) else { continue };
+            let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) else { continue };
+            lane.bye.wanted = true;
+            io.pump(lane, &mut class.pending);
+        }
+        // The next poll sets the deadline.
+        self.next_timer = 0;
+        self.finish_peer_if_done(peer.index);
+    }
+
+    /// Forgets a peer that is being closed, once it has no lane and nothing waits.
+    fn finish_peer_if_done(&mut self, index: u32) {
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        if endpoint.is_closing() && endpoint.has_no_lane() && endpoint.waiting() == 0 {
+            let name = endpoint.name;
+            let connecting = endpoint.classes.iter().filter(|c| c.link == Link::Connecting);
+            let connecting = connecting.count() as u32;
+            self.connecting = self.connecting.saturating_sub(connecting);
+            self.cm.request(CmRequest::Forget { name });
+            self.free_peer(index);
+        }
+    }
+
+    fn free_peer(&mut self, index: u32) {
+        let Some(entry) = self.peers.get_mut(index as usize) else { return };
+        let Some(endpoint) = entry.endpoint.take() else { return };
+        entry.generation = entry.generation.wrapping_add(1);
+        self.names.remove(&endpoint.name);
+        self.free_peers.push(index);
+        self.stop_cm_if_done();
+    }
+
+    pub(super) fn close_all(&mut self) {
+        if self.closing != Closing::No {
+            return;
+        }
+        self.closing = Closing::Peers;
+        for index in 0..self.peers.len() as u32 {
+            if let Some(id) = self.endpoint_at(index).map(|endpoint| endpoint.id) {
+                self.close_peer(id);
+            }
+        }
+        self.stop_cm_if_done();
+    }
+
+    fn stop_cm_if_done(&mut self) {
+        if self.closing == Closing::Peers && self.names.is_empty() {
+            let deadline = self.now.saturating_add(self.config.t_close);
+            self.closing = Closing::Cm { deadline };
+            self.next_timer = self.next_timer.min(deadline);
+            self.cm.request(CmRequest::Stop);
+        }
+    }
+
+    /// Looks at everything that has a deadline.
+    pub(super) fn run_timers(&mut self, now: Nanos) {
+        let mut next = Nanos::MAX;
+        let t_close = self.config.t_close;
+        for index in 0..self.peers.len() as u32 {
+            let Some(endpoint) = self.endpoint_at(index) else { continue };
+            let State::Closing(by) = &mut endpoint.state else { continue };
+            let by = *by.get_or_insert(now.saturating_add(t_close));
+            if now >= by {
+                self.end_all(index, &FaultKind::Removed);
+                self.finish_peer_if_done(index);
+            } else {
+                next = next.min(by);
+            }
+        }
+        for i in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get_mut(i).and_then(|l| l.lane.as_mut()) else { continue };
+            let Some(by) = lane.first_by else { continue };
+            if now >= by {
+                lane.first_by = None;
+                self.io.kill(lane, Cause::NoHello);
+            } else {
+                next = next.min(by);
+            }
+        }
+        if let Closing::Cm { deadline } = self.closing {
+            if now >= deadline {
+                self.closing = Closing::Done;
+                self.events.push_back(Event::Closed);
+            } else {
+                next = next.min(deadline);
+            }
+        }
+        self.next_timer = next;
+    }
+
+    /// Tries again what the device refused; whether anything went.
+    pub(super) fn retry_all(&mut self) -> bool {
+        let mut went = false;
+        for _ in 0..self.io.retry.len() {
+            if self.io.retry.is_empty() {
+                break;
+            }
+            let id = self.io.retry.remove(0);
+            let Some((lane, endpoint, io)) = self.parts(id) else { continue };
+            let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) else { continue };
+            io.retry(lane, &mut class.pending);
+            went |= !lane.in_retry;
+        }
+        went
+    }
+}
+
+/// The lanes of a peer that are up.
+fn lanes_of(endpoint: &Endpoint) -> [Option<LaneId>; MAX_LANES] {
+    let mut lanes = [None; MAX_LANES];
+    for (to, class) in lanes.iter_mut().zip(&endpoint.classes) {
+        if let Link::Up(id) = class.link {
+            *to = Some(id);
+        }
+    }
+    lanes
+}

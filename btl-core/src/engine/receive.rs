@@ -1,0 +1,232 @@
+//! What the port completes.
+use super::io::{Bye, Cause, Lane};
+use super::{Engine, Event, RecvBuf, SendBuf};
+use crate::error::ProtocolFault;
+use crate::names::{LaneId, Role};
+use crate::port::{Cm, Completion, Op, Port, Status};
+use crate::wire::{HEADER, Header, Kind};
+
+/// What a received message means for the engine.
+enum Verdict {
+    /// For the upper layer.
+    Deliver(Header),
+    /// A control message: its buffer is posted again at once.
+    Control,
+    /// The lane works in both directions now.
+    Heard,
+}
+
+impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
+    pub(super) fn complete(&mut self, done: Completion<P::Slot>) -> Option<Event<P::Slot>> {
+        let entry = self.lanes.get_mut(done.lane.index());
+        let entry = entry.filter(|entry| entry.generation == done.lane.generation());
+        if entry.and_then(|entry| entry.lane.as_mut()).is_none() {
+            self.io.stats.stale_completions += 1;
+            if let Some(slot) = done.slot {
+                self.io.port.recycle(slot);
+            }
+            return None;
+        }
+        match (done.op, done.status) {
+            (Op::Send, Status::Ok) => self.sent(done.lane, done.slot),
+            (Op::Recv, Status::Ok) => self.received(done.lane, done.slot?, done.len),
+            (op, Status::Flushed) => self.broken(done.lane, op, done.slot, Cause::Disconnected),
+            (op, Status::Error(error)) => {
+                self.broken(done.lane, op, done.slot, Cause::Error(error))
+            }
+        }
+    }
+
+    fn sent(&mut self, id: LaneId, slot: Option<P::Slot>) -> Option<Event<P::Slot>> {
+        let (lane, endpoint, io) = self.parts(id)?;
+        let Some(i) = io.frags.pop(&mut lane.inflight) else {
+            // More completions than posts: not ours.
+            io.stats.stale_completions += 1;
+            if let Some(slot) = slot {
+                io.port.recycle(slot);
+            }
+            return None;
+        };
+        lane.acct.send_done();
+        let pending = &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending;
+        if i == lane.ctl_frag {
+            lane.ctl = slot;
+            lane.bye.done = lane.bye.posted;
+            io.pump(lane, pending);
+            if lane.is_finished() {
+                io.kill(lane, Cause::Finished);
+            }
+            #[cfg(feature = "sabotage")]
+            self.stray_credits_of_peer(id);
+            return None;
+        }
+        let frag = io.frags.remove(i)?;
+        io.pump(lane, pending);
+        let len = frag.len as usize;
+        let buf = slot.map(|slot| SendBuf { slot, class: frag.class, len });
+        Some(Event::Sent { peer: endpoint.id, cookie: frag.cookie, buf, result: Ok(()) })
+    }
+
+    /// A post that failed. The lane is over, but what arrived on it before is still looked at.
+    #[cold]
+    fn broken(
+        &mut self,
+        id: LaneId,
+        op: Op,
+        slot: Option<P::Slot>,
+        cause: Cause,
+    ) -> Option<Event<P::Slot>> {
+        let (lane, _, io) = self.parts(id)?;
+        io.kill(lane, cause);
+        let failed = (op == Op::Send).then(|| io.frags.pop(&mut lane.inflight)).flatten();
+        match failed {
+            Some(i) if i == lane.ctl_frag => lane.ctl = slot,
+            Some(i) => {
+                if let Some(frag) = io.frags.get_mut(i) {
+                    frag.slot = slot;
+                }
+                io.frags.push(&mut lane.failed, i);
+            }
+            None => {
+                if let Some(slot) = slot {
+                    io.port.recycle(slot);
+                }
+            }
+        }
+        None
+    }
+
+    fn received(&mut self, id: LaneId, slot: P::Slot, len: usize) -> Option<Event<P::Slot>> {
+        #[cfg(feature = "sabotage")]
+        self.take_stray_credits(id, &slot);
+        let (lane, endpoint, io) = self.parts(id)?;
+        let verdict = match judge(lane, &slot, len) {
+            Ok(verdict) => verdict,
+            Err(fault) => {
+                io.port.recycle(slot);
+                io.kill(lane, Cause::Protocol(fault));
+                // Nothing of this peer is delivered any more.
+                self.settle(id);
+                return None;
+            }
+        };
+        let pending = &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending;
+        match verdict {
+            Verdict::Deliver(header) => {
+                let len = header.len as usize;
+                io.stats.messages_received += 1;
+                io.stats.bytes_received += u64::from(header.len);
+                if header.credits > 0 {
+                    io.pump(lane, pending);
+                }
+                let buf = RecvBuf { slot, len, lane: id };
+                Some(Event::Message { peer: endpoint.id, tag: header.tag, buf })
+            }
+            Verdict::Control => {
+                // First the receive, so that its credit rides on what the pump sends.
+                io.repost(lane, pending, slot);
+                io.pump(lane, pending);
+                if lane.is_finished() {
+                    io.kill(lane, Cause::Finished);
+                }
+                None
+            }
+            Verdict::Heard => {
+                io.repost(lane, pending, slot);
+                io.pump(lane, pending);
+                if let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) {
+                    class.early_ends = 0;
+                }
+                if std::mem::replace(&mut endpoint.connected, true) {
+                    return None;
+                }
+                Some(Event::PeerConnected { peer: endpoint.id, name: endpoint.name })
+            }
+        }
+    }
+
+    /// Posts a received buffer again and returns its credit to the peer. A buffer of a lane that
+    /// ended meanwhile goes back to the port.
+    pub fn release(&mut self, buf: RecvBuf<P::Slot>) {
+        let RecvBuf { slot, lane: id, .. } = buf;
+        if self.lane(id).is_none() {
+            self.io.port.recycle(slot);
+            return;
+        }
+        let Some((lane, endpoint, io)) = self.parts(id) else { return };
+        let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) else { return };
+        io.repost(lane, &mut class.pending, slot);
+        #[cfg(feature = "sabotage")]
+        self.stray_credits(id);
+        let Some((lane, endpoint, io)) = self.parts(id) else { return };
+        let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) else { return };
+        io.pump(lane, &mut class.pending);
+    }
+}
+
+/// Checks a received message against the protocol, and takes its credits in.
+#[inline]
+fn judge<S>(lane: &mut Lane<S>, slot: &[u8], len: usize) -> Result<Verdict, ProtocolFault> {
+    let header = Header::parse(slot, len)?;
+    if let Bye { heard: true, .. } = lane.bye {
+        return Err(ProtocolFault::AfterBye { got: name(header.kind) });
+    }
+    if !lane.heard && !lane.may_be_spoken_to(header.kind) {
+        return hear(lane, slot, header);
+    }
+    lane.acct.grant(header.credits)?;
+    match header.kind {
+        Kind::Data => Ok(Verdict::Deliver(header)),
+        Kind::Credit => Ok(Verdict::Control),
+        Kind::Bye => {
+            lane.bye.heard = true;
+            lane.bye.wanted = true;
+            Ok(Verdict::Control)
+        }
+        #[cfg(feature = "sabotage")]
+        Kind::StrayCredit => Ok(Verdict::Control),
+        Kind::Hello | Kind::HelloAck => Err(ProtocolFault::Unexpected { got: name(header.kind) }),
+    }
+}
+
+/// The first message on a lane: Hello at the acceptor, HelloAck at the initiator.
+#[cold]
+fn hear<S>(lane: &mut Lane<S>, slot: &[u8], header: Header) -> Result<Verdict, ProtocolFault> {
+    let expected = match lane.role {
+        Role::Acceptor => Kind::Hello,
+        Role::Initiator => Kind::HelloAck,
+    };
+    if header.kind != expected {
+        let (got, expected) = (name(header.kind), name(expected));
+        return Err(ProtocolFault::BeforeHello { got, expected });
+    }
+    let payload = slot.get(HEADER..HEADER + header.len as usize).unwrap_or(&[]);
+    let proof = lane.hello.check(payload)?;
+    lane.acct.grant(header.credits)?;
+    lane.acct.heard(&proof);
+    lane.heard = true;
+    lane.first_by = None;
+    lane.ack_due = lane.role == Role::Acceptor;
+    Ok(Verdict::Heard)
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Hello => "Hello",
+        Kind::HelloAck => "HelloAck",
+        Kind::Data => "data",
+        Kind::Credit => "credits",
+        Kind::Bye => "Bye",
+        #[cfg(feature = "sabotage")]
+        Kind::StrayCredit => "stray credits",
+    }
+}
+
+impl<S> Lane<S> {
+    /// Whether something else than a Hello may come first: never, but in sabotage builds.
+    #[cfg(not(feature = "sabotage"))]
+    #[inline]
+    fn may_be_spoken_to(&self, _kind: Kind) -> bool {
+        false
+    }
+}

@@ -1,0 +1,207 @@
+//! Choosing a device port: up, and with an address that peers can connect to.
+use super::error::OpenError;
+use rdma_cm::LocalAddress;
+use rdma_safe::{Context, Device, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+
+/// Completions of one completion queue unless [`Selection::cq_depth`] says otherwise.
+pub const DEFAULT_CQ_DEPTH: u32 = 16_384;
+
+/// Which port to use, and how. The default takes the first that works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Only this device.
+    pub device: Option<String>,
+    /// Only this port of a device, from 1.
+    pub port: Option<u8>,
+    /// Only the port that has this address, and only this address.
+    pub addr: Option<IpAddr>,
+    /// The port number to listen on; 0: any free one. [`Published::addrs`](super::Published) says
+    /// which it is.
+    pub listen_port: u16,
+    /// Most completions of one completion queue; cut to what the device can. More queues are made
+    /// as peers come.
+    pub cq_depth: u32,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        let cq_depth = DEFAULT_CQ_DEPTH;
+        Selection { device: None, port: None, addr: None, listen_port: 0, cq_depth }
+    }
+}
+
+/// A port of an open device that can be used.
+#[derive(Clone, Debug)]
+pub struct PortChoice {
+    pub(super) context: Context,
+    pub(super) port: u8,
+    /// Not empty.
+    pub(super) addrs: Vec<LocalAddress>,
+}
+
+impl PortChoice {
+    /// The device, like `siw0`.
+    pub fn device(&self) -> &str {
+        self.context.name()
+    }
+
+    /// The device's port, from 1.
+    pub fn port(&self) -> u8 {
+        self.port
+    }
+
+    /// The addresses peers can connect to, IPv4 first.
+    pub fn addrs(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.addrs.iter().map(|a| a.addr)
+    }
+}
+
+/// Every port that is up and has a usable address in this network namespace, devices in the
+/// system's order. Never empty.
+///
+/// # Errors
+/// [`OpenError`]: there is none, and why.
+pub fn find(selection: &Selection) -> Result<Vec<PortChoice>, OpenError> {
+    let mut search = Search { selection, found: Vec::new(), reasons: Vec::new(), own: Vec::new() };
+    for device in &named(selection)? {
+        search.look_at(device)?;
+    }
+    match (search.found.is_empty(), selection.addr) {
+        (false, _) => Ok(search.found),
+        (true, Some(addr)) if search.reasons.is_empty() => {
+            Err(OpenError::AddressNotHere { addr, own: search.own })
+        }
+        (true, Some(addr)) if !search.own.iter().any(|own| own.starts_with(&addr.to_string())) => {
+            search.own.extend(search.reasons);
+            Err(OpenError::AddressNotHere { addr, own: search.own })
+        }
+        (true, _) => Err(OpenError::NoUsablePort { reasons: search.reasons }),
+    }
+}
+
+/// The devices whose name fits.
+fn named(selection: &Selection) -> Result<Vec<Device>, OpenError> {
+    let all = match rdma_safe::devices() {
+        Ok(all) => all,
+        Err(e) if e.kind() == ErrorKind::NoDevice => return Err(OpenError::NoDevice),
+        Err(e) => return Err(e.into()),
+    };
+    if all.is_empty() {
+        return Err(OpenError::NoDevice);
+    }
+    let Some(name) = &selection.device else { return Ok(all) };
+    let there: Vec<String> = all.iter().map(Device::name).collect();
+    let fitting: Vec<Device> = all.into_iter().filter(|d| d.name() == *name).collect();
+    if fitting.is_empty() {
+        return Err(OpenError::NoSuchDevice { name: name.clone(), there });
+    }
+    Ok(fitting)
+}
+
+struct Search<'s> {
+    selection: &'s Selection,
+    found: Vec<PortChoice>,
+    /// Why a port was left out.
+    reasons: Vec<String>,
+    /// Addresses of ports that were left out only because another one was asked for.
+    own: Vec<String>,
+}
+
+impl Search<'_> {
+    fn look_at(&mut self, device: &Device) -> Result<(), OpenError> {
+        let name = device.name();
+        let context = match device.open() {
+            Ok(context) => context,
+            Err(e) => {
+                self.reasons.push(format!("{name} cannot be opened: {e}"));
+                return Ok(());
+            }
+        };
+        if context.quirk().is_some_and(|quirk| !quirk.reliable_connections) {
+            self.reasons.push(format!("{name} has no reliable connections"));
+            return Ok(());
+        }
+        let addrs = rdma_cm::local_addresses(&context)?;
+        for port in 1..=context.attr().port_count {
+            if self.selection.port.is_none_or(|wanted| wanted == port) {
+                self.look_at_port(&context, port, &addrs);
+            }
+        }
+        if let Some(port) = self.selection.port
+            && !(1..=context.attr().port_count).contains(&port)
+        {
+            self.reasons.push(format!("{name} has no port {port}"));
+        }
+        Ok(())
+    }
+
+    fn look_at_port(&mut self, context: &Context, port: u8, addrs: &[LocalAddress]) {
+        let name = context.name();
+        let mut mine: Vec<LocalAddress> =
+            addrs.iter().filter(|a| a.port == port).cloned().collect();
+        match context.port(port) {
+            Ok(attr) if attr.active => {}
+            Ok(_) => {
+                let netdev = mine.first().map_or("its network interface", |a| a.netdev.as_str());
+                self.reasons.push(format!(
+                    "port {port} of {name} is down; bring the link up, for example with \
+                     `ip link set {netdev} up`"
+                ));
+                return;
+            }
+            Err(e) => {
+                self.reasons.push(format!("port {port} of {name} cannot be queried: {e}"));
+                return;
+            }
+        }
+        if let Some(wanted) = self.selection.addr {
+            self.own.extend(mine.iter().map(|a| format!("{} ({name})", a.addr)));
+            mine.retain(|a| a.addr == wanted);
+            if mine.is_empty() {
+                return;
+            }
+        } else {
+            // Peers on other links have other scopes: of no use in an announcement.
+            mine.retain(|a| a.scope_id == 0);
+        }
+        if mine.is_empty() {
+            self.reasons.push(format!(
+                "port {port} of {name} has no address in this network namespace; give its network \
+                 interface one with `ip addr add ADDRESS/PREFIX dev NETDEV`"
+            ));
+            return;
+        }
+        self.found.push(PortChoice { context: context.clone(), port, addrs: mine });
+    }
+}
+
+/// The address to dial `dst` from: of its family, sharing the longest prefix with it.
+pub(super) fn source_for(own: &[SocketAddr], dst: SocketAddr) -> Option<SocketAddr> {
+    let shared = |a: &SocketAddr| match (a.ip(), dst.ip()) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+        (IpAddr::V6(a), IpAddr::V6(b)) => Some((a.to_bits() ^ b.to_bits()).leading_zeros()),
+        _ => None,
+    };
+    let best = own.iter().filter_map(|a| Some((shared(a)?, *a))).max_by_key(|(bits, _)| *bits);
+    best.map(|(_, mut addr)| {
+        addr.set_port(0);
+        addr
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_the_nearest_address_of_the_family() {
+        let at = |s: &str| s.parse::<SocketAddr>().unwrap();
+        let own = [at("10.1.0.1:5"), at("10.2.0.1:6"), at("[fd00::1]:7")];
+        let pick = |dst: &str| source_for(&own, at(dst));
+        assert_eq!(pick("10.2.0.9:99"), Some(at("10.2.0.1:0")));
+        assert_eq!(pick("10.1.0.9:99"), Some(at("10.1.0.1:0")));
+        assert_eq!(pick("[fd00::2]:99"), Some(at("[fd00::1]:0")));
+        assert_eq!(source_for(&own[..2], at("[fd00::2]:99")), None);
+    }
+}

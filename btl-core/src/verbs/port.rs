@@ -1,0 +1,302 @@
+//! The data path: [`Port`] over poll groups.
+use super::workshop::Workshop;
+use crate::error::PortError;
+use crate::lane::SendPermit;
+use crate::names::LaneId;
+use crate::port::{Completion, Op, Port, Posted, Refused, RefusedWhy, SetupQp, Status};
+use rdma_safe::{
+    Error, PollGroup, PostError, ProtectionDomain, QpKey, QueuePair, SendFlags, Slot, WcStatus, Why,
+};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Completions taken from one group before the next has its turn.
+const TURN: u32 = 64;
+
+/// A queue pair of a port, with the number of the poll group it completes into.
+#[derive(Debug)]
+pub struct VerbsQp {
+    pub(super) qp: QueuePair,
+    pub(super) group: usize,
+}
+
+impl SetupQp for VerbsQp {
+    type Slot = Slot;
+
+    fn post_recv(&mut self, slot: Slot) -> Result<(), Refused<Slot>> {
+        self.qp.post_recv(slot).map_err(refused)
+    }
+
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Slot>> {
+        self.qp.post_send(slot, len, SendFlags::empty()).map_err(refused)?;
+        Ok(permit.posted())
+    }
+}
+
+/// One port of a device: its poll groups, lanes and send buffers.
+pub struct VerbsPort {
+    groups: Vec<Group>,
+    /// The group whose turn it is, and how many completions it may still give.
+    turn: (usize, u32),
+    /// By lane index.
+    lanes: Vec<Option<Place>>,
+    pools: Vec<SendPool>,
+    /// What is left to report of a group that failed.
+    failed: VecDeque<Completion<Slot>>,
+    max_inline: usize,
+    workshop: Arc<Workshop>,
+}
+
+struct Group {
+    group: PollGroup,
+    /// By index of the key.
+    lanes: Vec<LaneId>,
+    broken: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    lane: LaneId,
+    group: usize,
+    key: QpKey,
+}
+
+/// The send buffers of one class: all of one region.
+struct SendPool {
+    free: Vec<Slot>,
+    addresses: Range<usize>,
+}
+
+impl VerbsPort {
+    /// Registers all send buffers.
+    pub(super) fn new(workshop: Arc<Workshop>, pd: &ProtectionDomain) -> rdma_safe::Result<Self> {
+        let mut pools = Vec::new();
+        for lane in &workshop.config.lanes {
+            pools.push(SendPool::new(pd, lane.buffer_size as usize, lane.send_slots as usize)?);
+        }
+        let mut port = VerbsPort {
+            groups: Vec::new(),
+            turn: (0, TURN),
+            lanes: Vec::new(),
+            pools,
+            failed: VecDeque::new(),
+            max_inline: 0,
+            workshop,
+        };
+        port.take_groups();
+        Ok(port)
+    }
+
+    fn take_groups(&mut self) {
+        let fresh = self.workshop.fresh_groups().into_iter();
+        self.groups.extend(fresh.map(|group| Group { group, lanes: Vec::new(), broken: false }));
+    }
+
+    #[inline]
+    fn place(&self, lane: LaneId) -> Option<Place> {
+        self.lanes.get(lane.index()).copied().flatten().filter(|place| place.lane == lane)
+    }
+
+    /// A group cannot be polled any more: each of its lanes fails.
+    #[cold]
+    #[inline(never)]
+    fn fail_group(&mut self, at: usize, error: &Error) {
+        if let Some(group) = self.groups.get_mut(at) {
+            group.broken = true;
+        }
+        let what = format!("completions can no longer be read: {error}");
+        let status = Status::Error(PortError::new(error.errno(), what));
+        for place in self.lanes.iter().flatten().filter(|place| place.group == at) {
+            let (lane, status) = (place.lane, status.clone());
+            self.failed.push_back(Completion { lane, op: Op::Recv, slot: None, len: 0, status });
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn next_turn(&mut self) {
+        let next = self.turn.0 + 1;
+        self.turn = (if next < self.groups.len() { next } else { 0 }, TURN);
+    }
+
+    /// Completion queues in use.
+    pub fn queues(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Completions dropped because their queue pair was destroyed before.
+    pub fn stale_completions(&self) -> u64 {
+        self.groups.iter().map(|g| g.group.stale()).sum()
+    }
+}
+
+impl Port for VerbsPort {
+    type Slot = Slot;
+    type Qp = VerbsQp;
+
+    fn attach(&mut self, lane: LaneId, qp: VerbsQp) -> Result<(), PortError> {
+        let VerbsQp { qp, group: at } = qp;
+        if at >= self.groups.len() {
+            self.take_groups();
+        }
+        self.max_inline = self.max_inline.max(qp.max_inline());
+        let Some(group) = self.groups.get_mut(at).filter(|g| !g.broken) else {
+            self.workshop.scrap(VerbsQp { qp, group: at });
+            return Err(PortError::new(0, "the lane's completion queue has failed"));
+        };
+        let key = match group.group.adopt(qp) {
+            Ok(key) => key,
+            Err((qp, e)) => {
+                self.workshop.scrap(VerbsQp { qp, group: at });
+                return Err(PortError::new(e.errno(), e.to_string()));
+            }
+        };
+        put(&mut group.lanes, key.index(), lane, LaneId::NONE);
+        put(&mut self.lanes, lane.index(), Some(Place { lane, group: at, key }), None);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Slot>> {
+        let place = self.place(permit.lane());
+        let Some((group, place)) = place.and_then(|p| Some((self.groups.get_mut(p.group)?, p)))
+        else {
+            return Err(gone(slot));
+        };
+        // Every send is signalled: the engine counts places of the send queue by completions, and
+        // on siw a large unsignalled send is never known to be done.
+        group.group.post_send(place.key, slot, len, SendFlags::empty()).map_err(refused)?;
+        Ok(permit.posted())
+    }
+
+    #[inline]
+    fn post_recv(&mut self, lane: LaneId, slot: Slot) -> Result<(), Refused<Slot>> {
+        let place = self.place(lane);
+        let Some((group, place)) = place.and_then(|p| Some((self.groups.get_mut(p.group)?, p)))
+        else {
+            return Err(gone(slot));
+        };
+        group.group.post_recv(place.key, slot).map_err(refused)
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Completion<Slot>> {
+        for _ in 0..self.groups.len() {
+            let (at, left) = self.turn;
+            if let Some(Group { group, lanes, broken: false }) = self.groups.get_mut(at) {
+                match group.poll() {
+                    Ok(Some(done)) => {
+                        let lane = lanes.get(done.key.index()).copied().unwrap_or(LaneId::NONE);
+                        match left {
+                            0 => self.next_turn(),
+                            _ => self.turn.1 = left - 1,
+                        }
+                        return Some(translate(lane, done));
+                    }
+                    Ok(None) => {}
+                    Err(e) => self.fail_group(at, &e),
+                }
+            }
+            self.next_turn();
+        }
+        self.failed.pop_front()
+    }
+
+    fn close(&mut self, lane: LaneId) -> Vec<Slot> {
+        let Some(place) = self.place(lane) else { return Vec::new() };
+        if let Some(entry) = self.lanes.get_mut(lane.index()) {
+            *entry = None;
+        }
+        self.failed.retain(|c| c.lane != lane);
+        let Some(group) = self.groups.get_mut(place.group) else { return Vec::new() };
+        put(&mut group.lanes, place.key.index(), LaneId::NONE, LaneId::NONE);
+        // When the queue pair cannot be destroyed, its buffers are lost with it.
+        group.group.remove(place.key).unwrap_or_default()
+    }
+
+    #[inline]
+    fn send_slot(&mut self, class: u8) -> Option<Slot> {
+        self.pools.get_mut(usize::from(class))?.free.pop()
+    }
+
+    #[inline]
+    fn recycle(&mut self, slot: Slot) {
+        let address = slot.as_ptr().addr();
+        match self.pools.iter_mut().find(|pool| pool.addresses.contains(&address)) {
+            Some(pool) => pool.free.push(slot),
+            None => self.workshop.home(slot),
+        }
+    }
+
+    fn max_inline(&self) -> usize {
+        self.max_inline
+    }
+}
+
+impl SendPool {
+    fn new(pd: &ProtectionDomain, size: usize, count: usize) -> rdma_safe::Result<SendPool> {
+        let free = pd.slots(size, count)?;
+        let start = free.iter().map(|slot| slot.as_ptr().addr()).min().unwrap_or(0);
+        let end = free.iter().map(|slot| slot.as_ptr().addr() + size).max().unwrap_or(0);
+        Ok(SendPool { free, addresses: start..end })
+    }
+}
+
+/// Sets an entry, growing the list when needed.
+fn put<T: Clone>(list: &mut Vec<T>, at: usize, value: T, empty: T) {
+    if at >= list.len() {
+        list.resize(at + 1, empty);
+    }
+    if let Some(entry) = list.get_mut(at) {
+        *entry = value;
+    }
+}
+
+#[inline]
+fn translate(lane: LaneId, done: rdma_safe::Completion) -> Completion<Slot> {
+    let op = match done.op {
+        rdma_safe::Op::Send => Op::Send,
+        rdma_safe::Op::Recv => Op::Recv,
+    };
+    let status = match done.status {
+        WcStatus::SUCCESS => Status::Ok,
+        WcStatus::WR_FLUSH_ERR => Status::Flushed,
+        other => failure(other, done.vendor_err),
+    };
+    Completion { lane, op, slot: done.slot, len: done.byte_len, status }
+}
+
+#[cold]
+fn failure(status: WcStatus, vendor_err: u32) -> Status {
+    let what = format!("{status}, the driver's own code is {vendor_err:#x}");
+    Status::Error(PortError::new(i32::try_from(status.0).unwrap_or(i32::MAX), what))
+}
+
+#[cold]
+fn gone(slot: Slot) -> Refused<Slot> {
+    let why = RefusedWhy::Broken(PortError::new(0, "the lane has no queue pair"));
+    Refused { why, slot: Some(slot) }
+}
+
+#[cold]
+fn refused(error: PostError) -> Refused<Slot> {
+    let why = match error.why {
+        // The queue is as deep as the lane's account: it cannot be full unless completions are
+        // still to be polled.
+        Why::Full => RefusedWhy::Again,
+        Why::Device(errno) => RefusedWhy::Broken(PortError::new(errno, error.why.to_string())),
+        why => RefusedWhy::Broken(PortError::new(0, why.to_string())),
+    };
+    Refused { why, slot: error.slot }
+}

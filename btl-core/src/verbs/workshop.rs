@@ -1,0 +1,191 @@
+//! Makes lanes before they are connected: queue pairs on a completion queue with room, and the
+//! buffers of their receives. Shared by the connection manager's threads and the port.
+use super::port::VerbsQp;
+use crate::config::Config;
+use crate::names::Role;
+use crate::port::Refused;
+use crate::setup::SetupLane;
+use rdma_safe::{Context, CqRef, ErrorKind, PollGroup, ProtectionDomain, QpConfig, Slot};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a buffer for control messages. No lane has buffers as small as this.
+const CONTROL: usize = 128;
+/// Buffers for control messages registered at a time.
+const CONTROL_CHUNK: usize = 64;
+/// Lanes for which receives are registered at a time, at most.
+const LANES_PER_CHUNK: usize = 16;
+/// Most completion queues of a port.
+const MAX_QUEUES: usize = 4096;
+/// Sends up to this many bytes go inline where the device can.
+const INLINE: u32 = 64;
+
+pub(super) struct Workshop {
+    pub(super) config: Config,
+    pd: ProtectionDomain,
+    queues: Mutex<Queues>,
+    buffers: Mutex<Buffers>,
+}
+
+struct Queues {
+    depth: u32,
+    /// One for each poll group, in the port's order.
+    refs: Vec<CqRef>,
+    /// Groups the port has not taken in yet: the last ones of `refs`.
+    fresh: Vec<PollGroup>,
+}
+
+/// Free buffers of the lanes' receives by class, and of control messages.
+struct Buffers {
+    receives: Vec<Vec<Slot>>,
+    control: Vec<Slot>,
+    /// Lanes whose receives the next registration of a class holds.
+    chunk: Vec<usize>,
+}
+
+impl Workshop {
+    /// With one completion queue.
+    pub(super) fn new(
+        config: &Config,
+        pd: ProtectionDomain,
+        cq_depth: u32,
+    ) -> rdma_safe::Result<Workshop> {
+        let classes = config.lanes.len();
+        let deepest = config.lanes.iter().map(|l| u32::from(l.depth) + u32::from(l.send_depth));
+        // At least one lane must fit.
+        let depth = cq_depth.max(deepest.max().unwrap_or(1)).min(pd.context().attr().max_cqe);
+        let mut queues = Queues { depth, refs: Vec::new(), fresh: Vec::new() };
+        queues.grow(pd.context())?;
+        Ok(Workshop {
+            config: config.clone(),
+            pd,
+            queues: Mutex::new(queues),
+            buffers: Mutex::new(Buffers {
+                receives: (0..classes).map(|_| Vec::new()).collect(),
+                control: Vec::new(),
+                chunk: vec![1; classes],
+            }),
+        })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
+    /// Poll groups made since the last call.
+    pub(super) fn fresh_groups(&self) -> Vec<PollGroup> {
+        std::mem::take(&mut lock(&self.queues).fresh)
+    }
+
+    /// A lane with a queue pair in RESET and no receives.
+    pub(super) fn make_lane(&self, class: u8, role: Role) -> Result<SetupLane<VerbsQp>, String> {
+        let lane = self.config.lane(class).ok_or("there is no lane of that class")?;
+        let sizes = QpConfig {
+            send_depth: u32::from(lane.send_depth),
+            recv_depth: u32::from(lane.depth),
+            max_inline: INLINE,
+        };
+        let qp = self.make_qp(&sizes).map_err(|e| e.to_string())?;
+        SetupLane::new(&self.config, class, role, qp).map_err(|e| e.to_string())
+    }
+
+    fn make_qp(&self, sizes: &QpConfig) -> rdma_safe::Result<VerbsQp> {
+        let mut queues = lock(&self.queues);
+        let mut full = None;
+        // The newest queue is the likeliest to have room.
+        for (group, cq) in queues.refs.iter().enumerate().rev() {
+            match self.pd.create_qp(cq, cq, sizes) {
+                Ok(qp) => return Ok(VerbsQp { qp, group }),
+                Err(e) if e.kind() == ErrorKind::CqDepth => full = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        if let Some(e) = full.filter(|_| queues.refs.len() >= MAX_QUEUES) {
+            return Err(e);
+        }
+        let cq = queues.grow(self.pd.context())?;
+        let group = queues.refs.len() - 1;
+        Ok(VerbsQp { qp: self.pd.create_qp(&cq, &cq, sizes)?, group })
+    }
+
+    /// Posts all receives of the lane.
+    pub(super) fn post_receives(&self, lane: &mut SetupLane<VerbsQp>) -> Result<(), String> {
+        let (class, n) = (lane.class(), usize::from(lane.missing()));
+        let mut slots = self.receives(class, n).map_err(|e| e.to_string())?.into_iter();
+        let posted = lane.post_receives(slots.by_ref());
+        slots.for_each(|slot| self.home(slot));
+        posted.map_err(|Refused { why, slot }| {
+            if let Some(slot) = slot {
+                self.home(slot);
+            }
+            let why = why.into_error();
+            format!("posting the receives of lane {class}: {why}")
+        })
+    }
+
+    fn receives(&self, class: u8, n: usize) -> rdma_safe::Result<Vec<Slot>> {
+        let class = usize::from(class);
+        let size = self.config.lanes.get(class).map_or(0, |l| l.buffer_size as usize);
+        let mut buffers = lock(&self.buffers);
+        let Buffers { receives, chunk, .. } = &mut *buffers;
+        let (Some(free), Some(lanes)) = (receives.get_mut(class), chunk.get_mut(class)) else {
+            return Ok(Vec::new());
+        };
+        if free.len() < n {
+            free.extend(self.pd.slots(size, n.saturating_mul(*lanes))?);
+            *lanes = (*lanes * 2).min(LANES_PER_CHUNK);
+        }
+        let keep = free.len().saturating_sub(n);
+        Ok(free.split_off(keep))
+    }
+
+    /// A buffer for control messages.
+    pub(super) fn control(&self) -> rdma_safe::Result<Option<Slot>> {
+        let mut buffers = lock(&self.buffers);
+        if buffers.control.is_empty() {
+            let chunk = self.pd.slots(CONTROL, CONTROL_CHUNK)?;
+            buffers.control = chunk;
+        }
+        Ok(buffers.control.pop())
+    }
+
+    /// Takes a buffer back that [`post_receives`](Self::post_receives) or
+    /// [`control`](Self::control) gave out. Its size tells where it belongs.
+    pub(super) fn home(&self, slot: Slot) {
+        let size = slot.capacity();
+        let class = self.config.lanes.iter().position(|l| l.buffer_size as usize == size);
+        let mut buffers = lock(&self.buffers);
+        match class.and_then(|class| buffers.receives.get_mut(class)) {
+            Some(free) => free.push(slot),
+            None if size == CONTROL => buffers.control.push(slot),
+            None => {}
+        }
+    }
+
+    /// Destroys a queue pair and takes its buffers back.
+    pub(super) fn scrap(&self, qp: VerbsQp) {
+        // When it cannot be destroyed its buffers are lost with it: the device may still use them.
+        for slot in qp.qp.close().unwrap_or_default() {
+            self.home(slot);
+        }
+    }
+
+    /// The same for a lane that will not be.
+    pub(super) fn scrap_lane(&self, lane: SetupLane<VerbsQp>) {
+        self.scrap(lane.into_qp());
+    }
+}
+
+impl Queues {
+    fn grow(&mut self, context: &Context) -> rdma_safe::Result<CqRef> {
+        let group = PollGroup::new(context.create_cq(self.depth)?);
+        let cq = group.cq_ref();
+        self.refs.push(cq.clone());
+        self.fresh.push(group);
+        Ok(cq)
+    }
+}
+
+/// Nothing panics while one of these locks is held; if something did, the lists are still whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
