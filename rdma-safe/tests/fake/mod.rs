@@ -1,0 +1,178 @@
+//! A provider in this process: queue pairs that talk to each other, and the faults real providers have.
+//!
+//! It plugs into the crate's table of set-up calls and into the ops table of its own `ibv_context`, so everything above
+//! runs as it does on a device. It moves bytes only in [`Fake::progress`], takes the lowest free queue pair number like
+//! siw, and checks what a device would: every access against the registered memory, every object against its users.
+
+#![allow(dead_code)] // each test binary uses its part
+
+mod data;
+mod objects;
+
+use rdma_safe::Context;
+use rdma_safe::seam::Verbs;
+use rdma_sys::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Faults that can be switched on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Faults {
+    /// `post_send` keeps the request and returns -1 with errno (siw before RTS).
+    pub(crate) post_send_fails: bool,
+    /// `post_recv` keeps the request and returns a positive errno.
+    pub(crate) post_recv_fails: bool,
+    /// `destroy_qp` fails with this errno and the queue pair lives on.
+    pub(crate) destroy_qp_fails: i32,
+    /// `dereg_mr` fails and the registration stays.
+    pub(crate) dereg_fails: bool,
+    /// `create_qp` fails with this errno.
+    pub(crate) create_qp_fails: i32,
+    /// `reg_mr` fails with ENOMEM.
+    pub(crate) reg_mr_fails: bool,
+    /// `destroy_qp` adds flush completions of everything in flight (siw).
+    pub(crate) flush_on_destroy: bool,
+    /// Every completion comes twice.
+    pub(crate) duplicate: bool,
+    /// Completions carry this status instead of success.
+    pub(crate) status: u32,
+    /// Receive completions claim this length.
+    pub(crate) byte_len: u32,
+    /// `poll_cq` fails with this (negative) return.
+    pub(crate) poll_fails: i32,
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    wr_id: u64,
+    addr: u64,
+    len: u32,
+    lkey: u32,
+    signalled: bool,
+    inline: Option<[u8; 64]>,
+}
+
+#[derive(Default)]
+struct Qp {
+    peer: Option<u32>,
+    send_cq: usize,
+    recv_cq: usize,
+    sends: VecDeque<Request>,
+    recvs: VecDeque<Request>,
+    failed: bool,
+}
+
+#[derive(Default)]
+struct Cq {
+    depth: usize,
+    users: u32,
+    overflowed: bool,
+    armed: bool,
+    entries: VecDeque<ibv_wc>,
+}
+
+struct Mr {
+    start: u64,
+    len: u64,
+}
+
+/// Everything the device knows.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) faults: Faults,
+    qps: BTreeMap<u32, Qp>,
+    cqs: BTreeMap<usize, Cq>,
+    mrs: BTreeMap<u32, Mr>,
+    next_key: u32,
+    pds: u32,
+    /// What no correct user makes a device do.
+    pub(crate) violations: Vec<String>,
+    pub(crate) closed: bool,
+}
+
+/// The context as libibverbs would see it, with our state behind it.
+#[repr(C)]
+struct FakeContext {
+    base: ibv_context,
+    device: Box<ibv_device>,
+    state: Arc<Mutex<State>>,
+}
+
+/// A fake device, opened.
+pub(crate) struct Fake {
+    pub(crate) ctx: Context,
+    state: Arc<Mutex<State>>,
+}
+
+fn state_of<'a>(ctx: *mut ibv_context) -> &'a Mutex<State> {
+    // SAFETY: every context that reaches the fake's functions is a FakeContext, alive until close_device.
+    unsafe { &(*ctx.cast::<FakeContext>()).state }
+}
+
+fn lock(m: &Mutex<State>) -> MutexGuard<'_, State> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static VERBS: Verbs = objects::VERBS;
+
+impl Fake {
+    /// An iWARP device, as siw.
+    pub(crate) fn open() -> Fake {
+        let mut device = Box::new(ibv_device::default());
+        device.transport_type = ibv_transport_type::IBV_TRANSPORT_IWARP;
+        device.name[0] = b'f' as _;
+        let state = Arc::new(Mutex::new(State::default()));
+        let mut base = ibv_context::default();
+        base.device = &mut *device;
+        base.ops.post_send = Some(data::post_send);
+        base.ops.post_recv = Some(data::post_recv);
+        base.ops.poll_cq = Some(data::poll_cq);
+        base.ops.req_notify_cq = Some(data::req_notify_cq);
+        let raw = Box::into_raw(Box::new(FakeContext { base, device, state: Arc::clone(&state) }));
+        // SAFETY: a fresh context of this provider; close_device frees it.
+        let ctx = unsafe { Context::from_raw(raw.cast(), &VERBS) }.unwrap();
+        Fake { ctx, state }
+    }
+
+    /// The state, to set faults and to look.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Connects two queue pairs by number.
+    pub(crate) fn connect(&self, a: u32, b: u32) {
+        let mut s = self.state();
+        for (x, y) in [(a, b), (b, a)] {
+            s.qps.get_mut(&x).unwrap().peer = Some(y);
+        }
+    }
+
+    /// Lets the device work; returns how many messages it moved.
+    pub(crate) fn progress(&self) -> usize {
+        self.state().progress()
+    }
+
+    /// Moves a queue pair to the error state, flushing what it holds.
+    pub(crate) fn fail(&self, qp_num: u32) {
+        self.state().fail(qp_num);
+    }
+
+    /// Whether the device may still touch any of these bytes.
+    pub(crate) fn owns(&self, bytes: &[u8]) -> bool {
+        self.state().owns(bytes)
+    }
+
+    /// Panics if anybody did what no correct user does.
+    pub(crate) fn check(&self) {
+        let s = self.state();
+        assert!(s.violations.is_empty(), "{:?}", s.violations);
+        assert!(s.cqs.values().all(|c| !c.overflowed), "a completion queue overflowed");
+    }
+}
+
+impl State {
+    /// Queue pairs, completion queues, regions and domains that exist.
+    pub(crate) fn alive(&self) -> (usize, usize, usize, u32) {
+        (self.qps.len(), self.cqs.len(), self.mrs.len(), self.pds)
+    }
+}

@@ -1,0 +1,188 @@
+//! The fake's objects: made, destroyed, and refused to be destroyed while in use.
+
+use super::{Cq, FakeContext, Mr, Qp, lock, state_of};
+use rdma_safe::seam::Verbs;
+use rdma_sys::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+pub(super) const VERBS: Verbs = Verbs {
+    close_device,
+    get_device_guid: |_| 0x1234_u64.to_be(),
+    query_device,
+    query_port,
+    alloc_pd,
+    dealloc_pd,
+    reg_mr,
+    dereg_mr,
+    create_comp_channel: |_| null_mut(),
+    destroy_comp_channel: |_| libc::EINVAL,
+    create_cq,
+    destroy_cq,
+    get_cq_event: |_, _, _| -1,
+    ack_cq_events: |_, _| {},
+    create_qp,
+    modify_qp: |_, _, _| 0,
+    destroy_qp,
+    get_async_event: |_, _| -1,
+    ack_async_event: |_| {},
+};
+
+fn set_errno(e: c_int) {
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = e }
+}
+
+unsafe fn close_device(ctx: *mut ibv_context) -> c_int {
+    {
+        let mut s = lock(state_of(ctx));
+        s.closed = true;
+        if s.alive() != (0, 0, 0, 0) {
+            let left = s.alive();
+            s.violations.push(format!("closed with {left:?} left"));
+        }
+    }
+    // SAFETY: made by Box::into_raw in Fake::open, closed once.
+    drop(unsafe { Box::from_raw(ctx.cast::<FakeContext>()) });
+    0
+}
+
+unsafe fn query_device(_: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: the caller passes a writable struct.
+    let a = unsafe { &mut *attr };
+    (a.vendor_id, a.vendor_part_id) = (rdma_safe::quirks::VENDOR_SIW, 1);
+    (a.max_qp_wr, a.max_cqe, a.max_qp) = (1 << 14, 1 << 20, 1 << 16);
+    0
+}
+
+unsafe fn query_port(_: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+    if port != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller passes a writable struct.
+    unsafe { (*attr).link_layer = 2 };
+    0
+}
+
+unsafe fn alloc_pd(ctx: *mut ibv_context) -> *mut ibv_pd {
+    lock(state_of(ctx)).pds += 1;
+    Box::into_raw(Box::new(ibv_pd { context: ctx, ..ibv_pd::default() }))
+}
+
+unsafe fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: made by alloc_pd, freed once.
+    let pd = unsafe { Box::from_raw(pd) };
+    lock(state_of(pd.context)).pds -= 1;
+    0
+}
+
+unsafe fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, len: usize, _access: c_int) -> *mut ibv_mr {
+    // SAFETY: a live PD.
+    let ctx = unsafe { (*pd).context };
+    let mut s = lock(state_of(ctx));
+    if s.faults.reg_mr_fails {
+        set_errno(libc::ENOMEM);
+        return null_mut();
+    }
+    s.next_key += 1;
+    let key = s.next_key;
+    s.mrs.insert(key, Mr { start: addr as u64, len: len as u64 });
+    Box::into_raw(Box::new(ibv_mr { context: ctx, pd, lkey: key, rkey: key, ..ibv_mr::default() }))
+}
+
+unsafe fn dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: a live MR.
+    let (ctx, key) = unsafe { ((*mr).context, (*mr).lkey) };
+    let mut s = lock(state_of(ctx));
+    if s.faults.dereg_fails {
+        return libc::EBUSY;
+    }
+    s.mrs.remove(&key);
+    // SAFETY: made by reg_mr, freed once.
+    drop(unsafe { Box::from_raw(mr) });
+    0
+}
+
+unsafe fn create_cq(
+    ctx: *mut ibv_context,
+    cqe: c_int,
+    cookie: *mut c_void,
+    _channel: *mut ibv_comp_channel,
+    _vector: c_int,
+) -> *mut ibv_cq {
+    let cq = Box::new(ibv_cq { context: ctx, cq_context: cookie, cqe, ..ibv_cq::default() });
+    let raw = Box::into_raw(cq);
+    let depth = cqe as usize;
+    lock(state_of(ctx)).cqs.insert(raw.addr(), Cq { depth, ..Cq::default() });
+    raw
+}
+
+unsafe fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: a live CQ.
+    let ctx = unsafe { (*cq).context };
+    let mut s = lock(state_of(ctx));
+    if s.cqs.get(&cq.addr()).is_none_or(|q| q.users > 0) {
+        s.violations.push("destroy of a completion queue in use".into());
+        return libc::EBUSY;
+    }
+    s.cqs.remove(&cq.addr());
+    // SAFETY: made by create_cq, freed once.
+    drop(unsafe { Box::from_raw(cq) });
+    0
+}
+
+unsafe fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: a live PD and complete attributes.
+    let (ctx, attr) = unsafe { ((*pd).context, &mut *attr) };
+    let mut s = lock(state_of(ctx));
+    if s.faults.create_qp_fails != 0 {
+        set_errno(s.faults.create_qp_fails);
+        return null_mut();
+    }
+    attr.cap.max_inline_data = 64;
+    // The lowest free number, as siw.
+    let n = (1..).find(|n| !s.qps.contains_key(n)).unwrap_or(0);
+    let (send_cq, recv_cq) = (attr.send_cq.addr(), attr.recv_cq.addr());
+    for cq in [send_cq, recv_cq] {
+        if let Some(q) = s.cqs.get_mut(&cq) {
+            q.users += 1;
+        }
+    }
+    s.qps.insert(n, Qp { send_cq, recv_cq, ..Qp::default() });
+    let qp = ibv_qp {
+        context: ctx,
+        pd,
+        qp_num: n,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        ..ibv_qp::default()
+    };
+    Box::into_raw(Box::new(qp))
+}
+
+unsafe fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: a live QP.
+    let (ctx, n) = unsafe { ((*qp).context, (*qp).qp_num) };
+    let mut s = lock(state_of(ctx));
+    if s.faults.destroy_qp_fails != 0 {
+        return s.faults.destroy_qp_fails;
+    }
+    if s.faults.flush_on_destroy {
+        s.flush(n);
+    }
+    let Some(q) = s.qps.remove(&n) else {
+        s.violations.push("destroy of a dead queue pair".into());
+        return libc::EINVAL;
+    };
+    for cq in [q.send_cq, q.recv_cq] {
+        if let Some(c) = s.cqs.get_mut(&cq) {
+            c.users -= 1;
+        }
+    }
+    for other in s.qps.values_mut().filter(|o| o.peer == Some(n)) {
+        other.peer = None;
+    }
+    // SAFETY: made by create_qp, freed once.
+    drop(unsafe { Box::from_raw(qp) });
+    0
+}

@@ -1,0 +1,179 @@
+//! The poll group, against the fake provider.
+
+mod fake;
+
+use fake::Fake;
+use rdma_safe::*;
+
+const SIG: SendFlags = SendFlags::empty();
+
+fn config() -> QpConfig {
+    QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64 }
+}
+
+struct Rig {
+    group: PollGroup,
+    pd: ProtectionDomain,
+    fake: Fake,
+}
+
+fn rig(depth: u32) -> Rig {
+    let fake = Fake::open();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let group = PollGroup::new(fake.ctx.create_cq(depth).unwrap());
+    Rig { group, pd, fake }
+}
+
+fn pair(r: &Rig) -> (QueuePair, QueuePair) {
+    let cq = r.group.cq_ref();
+    let mut a = r.pd.create_qp(&cq, &cq, &config()).unwrap();
+    let mut b = r.pd.create_qp(&cq, &cq, &config()).unwrap();
+    r.fake.connect(a.qp_num(), b.qp_num());
+    a.mark_connected().unwrap();
+    b.mark_connected().unwrap();
+    (a, b)
+}
+
+fn adopt(g: &mut PollGroup, qp: QueuePair) -> QpKey {
+    g.adopt(qp).map_err(|(_, e)| e).unwrap()
+}
+
+fn drain(g: &mut PollGroup) -> Vec<Completion> {
+    std::iter::from_fn(|| g.poll().unwrap()).collect()
+}
+
+#[test]
+fn completions_find_their_queue_pair() {
+    let mut r = rig(1024);
+    let mut keys = Vec::new();
+    for _ in 0..40 {
+        let (a, b) = pair(&r);
+        keys.push((adopt(&mut r.group, a), adopt(&mut r.group, b)));
+    }
+    for round in 0..10u8 {
+        for (i, (a, b)) in keys.iter().enumerate() {
+            r.group.post_recv(*b, r.pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+            r.group.post_inline(*a, &[round, i as u8], SIG).unwrap();
+        }
+        r.fake.progress();
+        let done = drain(&mut r.group);
+        assert_eq!(done.len(), 80);
+        for c in done.iter().filter(|c| c.op == Op::Recv) {
+            let i = keys.iter().position(|(_, b)| *b == c.key).unwrap();
+            assert_eq!(c.slot.as_ref().unwrap()[..2], [round, i as u8]);
+        }
+    }
+    assert_eq!(r.group.keys().count(), 80);
+    assert_eq!((r.group.stale(), r.group.parked()), (0, 0));
+    r.fake.check();
+}
+
+#[test]
+fn early_completions_are_parked_in_order_and_delivered_first() {
+    let mut r = rig(64);
+    let (mut a, mut b) = pair(&r);
+    for s in r.pd.slots(64, 4).unwrap() {
+        b.post_recv(s).unwrap();
+    }
+    for i in 0..3u8 {
+        a.post_inline(&[i], SIG).unwrap();
+    }
+    r.fake.progress();
+    assert!(r.group.poll().unwrap().is_none());
+    assert_eq!(r.group.parked(), 6);
+    // One more, in the device's queue when the queue pair joins: after the parked ones.
+    a.post_inline(&[3], SIG).unwrap();
+    r.fake.progress();
+    let kb = adopt(&mut r.group, b);
+    let got: Vec<u8> = drain(&mut r.group).iter().map(|c| c.slot.as_ref().unwrap()[0]).collect();
+    assert_eq!(got, [0, 1, 2, 3]);
+    assert_eq!(r.group.parked(), 4, "the sender's own");
+    let ka = adopt(&mut r.group, a);
+    assert_eq!(drain(&mut r.group).len(), 4);
+    assert_ne!(ka, kb);
+    assert_eq!(r.group.stale(), 0);
+    r.fake.check();
+}
+
+#[test]
+fn the_parked_of_the_dead_are_dropped() {
+    let mut r = rig(64);
+    r.fake.state().faults.flush_on_destroy = true;
+    let (mut a, mut b) = pair(&r);
+    for s in r.pd.slots(64, 4).unwrap() {
+        b.post_recv(s).unwrap();
+    }
+    a.post_inline(b"x", SIG).unwrap();
+    r.fake.progress();
+    assert!(r.group.poll().unwrap().is_none());
+    assert_eq!(r.group.parked(), 2);
+    assert_eq!(b.close().unwrap().len(), 4, "the parked one's slot, too: it was never redeemed");
+    assert!(r.group.poll().unwrap().is_none());
+    assert_eq!(r.group.stale(), 3, "flushed by the destroy");
+    drop(a);
+    // A new pair with the same numbers gets nothing of theirs.
+    let (a, b) = pair(&r);
+    adopt(&mut r.group, a);
+    adopt(&mut r.group, b);
+    assert!(r.group.poll().unwrap().is_none());
+    r.fake.check();
+}
+
+#[test]
+fn a_device_gone_mad_cannot_fill_the_memory() {
+    let mut r = rig(24);
+    let (mut a, mut b) = pair(&r);
+    let mut pool = r.pd.slots(64, 4).unwrap();
+    r.fake.state().faults.duplicate = true;
+    for _ in 0..100 {
+        if let Some(s) = pool.pop() {
+            b.post_recv(s).unwrap();
+        }
+        if a.post_inline(b"x", SIG).is_err() {
+            break;
+        }
+        r.fake.progress();
+        assert!(r.group.poll().unwrap().is_none());
+    }
+    assert!(r.group.parked() <= 24);
+    adopt(&mut r.group, b);
+    let redeemed = drain(&mut r.group).len();
+    assert_eq!(redeemed, 4, "each once");
+    assert_eq!(r.group.stale(), 4, "and each copy refused");
+    r.fake.check();
+}
+
+#[test]
+fn keys_die_with_their_queue_pair() {
+    let mut r = rig(64);
+    let (a, b) = pair(&r);
+    let ka = adopt(&mut r.group, a);
+    let kb = adopt(&mut r.group, b);
+    assert!(r.group.remove(ka).unwrap().is_empty());
+    assert_eq!(r.group.remove(ka).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let slot = r.pd.slots(64, 1).unwrap().pop().unwrap();
+    let e = r.group.post_send(ka, slot, 1, SIG).unwrap_err();
+    assert_eq!((e.why, e.slot.is_some()), (Why::NoSuchQp, true));
+    let (c, _d) = pair(&r);
+    let kc = adopt(&mut r.group, c);
+    assert_eq!(kc.index(), ka.index(), "the place is used again");
+    assert_ne!(kc, ka);
+    assert!(r.group.qp_mut(ka).is_none());
+    // Released and adopted again: the same queue pair, the same serial.
+    let b = r.group.release(kb).unwrap();
+    assert!(r.group.release(kb).is_none());
+    assert_eq!(adopt(&mut r.group, b).serial(), kb.serial());
+    r.fake.check();
+}
+
+#[test]
+fn a_queue_pair_of_another_queue_is_given_back() {
+    let mut r = rig(64);
+    let other = r.fake.ctx.create_cq(64).unwrap();
+    let qp = r.pd.create_qp(&r.group.cq_ref(), &other.cq_ref(), &config()).unwrap();
+    let serial = qp.serial();
+    let (qp, e) = r.group.adopt(qp).unwrap_err();
+    assert_eq!((qp.serial(), e.kind()), (serial, ErrorKind::WrongContext));
+    drop(qp);
+    r.fake.check();
+}
