@@ -143,7 +143,7 @@ fn stale_completions_are_nobodys() {
     let mut cq = ctx.create_cq(256).unwrap();
     let mut other = ctx.create_cq(256).unwrap();
     let cm = Cm::new(address());
-    let mut make = || {
+    let make = || {
         let mut client = pd.create_qp(&other.cq_ref(), &other.cq_ref(), &config(16, 16)).unwrap();
         let mut server = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(16, 16)).unwrap();
         let mut slots = pd.slots(64, 16).unwrap();

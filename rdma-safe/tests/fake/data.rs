@@ -113,12 +113,14 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
 impl State {
     /// One completion, as a device writes it: what is invalid on errors is garbage.
     fn complete(&mut self, cq: usize, qp_num: u32, wr_id: u64, status: u32, byte_len: u32) {
-        let mut wc = ibv_wc::default();
-        wc.wr_id = wr_id;
-        wc.status = ibv_wc_status(status);
-        wc.qp_num = qp_num;
-        wc.byte_len = byte_len;
-        wc.opcode = ibv_wc_opcode(0xdead);
+        let wc = ibv_wc {
+            wr_id,
+            status: ibv_wc_status(status),
+            opcode: ibv_wc_opcode(0xdead),
+            byte_len,
+            qp_num,
+            ..ibv_wc::default()
+        };
         let times = if self.faults.duplicate { 2 } else { 1 };
         let Some(q) = self.cqs.get_mut(&cq) else { return };
         for _ in 0..times {

@@ -122,12 +122,14 @@ impl Fake {
         device.transport_type = ibv_transport_type::IBV_TRANSPORT_IWARP;
         device.name[0] = b'f' as _;
         let state = Arc::new(Mutex::new(State::default()));
-        let mut base = ibv_context::default();
-        base.device = &mut *device;
-        base.ops.post_send = Some(data::post_send);
-        base.ops.post_recv = Some(data::post_recv);
-        base.ops.poll_cq = Some(data::poll_cq);
-        base.ops.req_notify_cq = Some(data::req_notify_cq);
+        let ops = ibv_context_ops {
+            post_send: Some(data::post_send),
+            post_recv: Some(data::post_recv),
+            poll_cq: Some(data::poll_cq),
+            req_notify_cq: Some(data::req_notify_cq),
+            ..ibv_context_ops::default()
+        };
+        let base = ibv_context { device: &mut *device, ops, ..ibv_context::default() };
         let raw = Box::into_raw(Box::new(FakeContext { base, device, state: Arc::clone(&state) }));
         // SAFETY: a fresh context of this provider; close_device frees it.
         let ctx = unsafe { Context::from_raw(raw.cast(), &VERBS) }.unwrap();
