@@ -30,7 +30,8 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    fn purpose(self) -> &'static str {
+    /// Ends a sentence that begins with what is missing.
+    pub(crate) fn purpose(self) -> &'static str {
         match self {
             Self::Build => "to build the crates",
             Self::Headers => "to compare the bindings with the headers",

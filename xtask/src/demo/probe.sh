@@ -32,6 +32,7 @@ echo "@lo_bytes $(($(value /sys/class/net/lo/statistics/tx_bytes) - lo))"
 echo "@packets $(($(value "$counters/sent_pkts") - packets))"
 echo "@mtu $(value "/sys/class/net/$netdev/mtu")"
 echo "@qps $qps"
-awk '{ if ($2 > max[$1]) max[$1] = $2 } END { for (c in max) { n++; sum += max[c] } print "@tcp_conns", n + 0; printf "@tcp_bytes %.0f\n", sum }' "$seen"
+awk '{ if ($2 > max[$1]) max[$1] = $2 }
+    END { for (c in max) { n++; sum += max[c] } print "@tcp_conns", n + 0; printf "@tcp_bytes %.0f\n", sum }' "$seen"
 rm -f "$seen"
 exit $code

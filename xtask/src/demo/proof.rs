@@ -33,7 +33,8 @@ pub(super) fn check(device: Device, output: &str) -> Result<String> {
             bail!("{bytes} bytes need {need} packets of {mtu} bytes, and rxe0 counted {packets}");
         }
         return Ok(format!(
-            "    proof: {bytes} bytes sent by the ranks; rxe0 counted {packets} packets (at least {need} of {mtu} bytes needed), {qps} queue pairs"
+            "    proof: {bytes} bytes sent by the ranks; rxe0 counted {packets} packets ({need} of {mtu} bytes needed); \
+             {qps} queue pairs"
         ));
     }
     let (lo, conns, tcp) = (value("lo_bytes")?, value("tcp_conns")?, value("tcp_bytes")?);
@@ -47,7 +48,8 @@ pub(super) fn check(device: Device, output: &str) -> Result<String> {
         bail!("the ranks sent {bytes} bytes, and lo carried {lo}");
     }
     Ok(format!(
-        "    proof: {bytes} bytes sent by the ranks; {qps} queue pairs, {conns} TCP connections of siw0 in the kernel with {tcp} bytes seen on them; lo carried {lo} bytes"
+        "    proof: {bytes} bytes sent by the ranks; {tcp} bytes seen on {conns} TCP connections of siw0; {qps} queue pairs; \
+         lo carried {lo} bytes"
     ))
 }
 

@@ -23,9 +23,10 @@ trap 'finish 143' TERM INT HUP
 
 echo "$MARK" >/dev/kmsg 2>/dev/null
 for dev in v0 w0; do
-    if ip link show $dev >/dev/null 2>&1; then
-        ip link show $dev | grep -q 'alias rdma-safe-guest' ||
-            { trap - EXIT; echo "this machine has a network device $dev already; use --guest uml" >"$work/error"; echo 125 >"$work/status"; exit; }
+    if ip link show $dev >/dev/null 2>&1 && ! ip link show $dev | grep -q 'alias rdma-safe-guest'; then
+        trap - EXIT # nothing of this is ours
+        echo "this machine has a network device $dev already; use --guest uml" >"$work/error"
+        exit 1
     fi
 done
 drop_devices # what a killed run may have left
