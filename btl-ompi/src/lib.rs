@@ -1,1 +1,40 @@
-//! The Open MPI BTL component verbs
+//! The Open MPI component `verbs`: a BTL that carries MPI messages over RDMA lanes of `btl-core`.
+//!
+//! This crate is a plug-in, not a library: it is built as `libmca_btl_verbs.so` and installed as `mca_btl_verbs.so`
+//! where Open MPI finds it. It exports one symbol, [`mca_btl_verbs_component`], and resolves Open MPI's when it is
+//! loaded: building needs neither Open MPI's headers nor its libraries.
+//!
+//! The way of a message: Open MPI calls `module.rs`, which gives the buffer to the engine under the rail's lock;
+//! `progress.rs` pulls events out of the engine and calls Open MPI back without the lock. Everything below the engine is
+//! `btl-core`'s.
+//!
+//! | file | job |
+//! |---|---|
+//! | `component.rs` | the exported record; version gate, start and end |
+//! | `register.rs`, `params.rs` | MCA parameters: carrying them, checking them |
+//! | `modex.rs` | what a process publishes, and which address of a peer to use |
+//! | `module.rs` | the functions of the module |
+//! | `progress.rs` | events and callbacks |
+//! | `rail.rs` | a module with its engine and lock |
+//! | `descriptor.rs`, `endpoint.rs` | what Open MPI holds handles of |
+//! | `opal.rs`, `abi/` | Open MPI's services and its C interface |
+//! | `driver/` | the real devices, or a test transport |
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod abi;
+mod clock;
+mod close;
+mod component;
+mod descriptor;
+mod driver;
+mod endpoint;
+mod guard;
+mod modex;
+mod module;
+mod opal;
+mod params;
+mod progress;
+mod rail;
+mod register;
+
+pub use component::{ComponentRecord, mca_btl_verbs_component};

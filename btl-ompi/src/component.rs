@@ -1,0 +1,393 @@
+//! The component: the one symbol that Open MPI looks up, and the life it drives: register, open, init, progress, close.
+
+use crate::abi;
+use crate::driver;
+use crate::guard::{guard_component, text};
+use crate::modex;
+use crate::module;
+use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
+use crate::params::{Limits, N, Params, PortName, Wanted};
+use crate::progress;
+use crate::rail::{self, About, Rail};
+use crate::register;
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_int};
+use core::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// The component's name, as in `--mca btl self,verbs`.
+pub(crate) const NAME: &str = "verbs";
+/// Part of the modex key: processes with different versions do not see each other.
+const VERSION: [c_int; 3] = [0, 1, 0];
+/// The BTL interface this is built for.
+const BTL_VERSION: [c_int; 3] = [3, 1, 0];
+/// The Open MPI release whose headers the bindings were made from. Open MPI does not check it.
+const PROJECT_VERSION: [c_int; 3] = [4, 1, 4];
+
+/// The exported record. Open MPI writes into it (the project version of old components), so it is mutable memory.
+#[repr(transparent)]
+pub struct ComponentRecord(UnsafeCell<abi::Component>);
+
+// SAFETY: constant for us; Open MPI writes only while it opens components, in one thread.
+unsafe impl Sync for ComponentRecord {}
+
+/// What Open MPI's loader looks up in `mca_btl_verbs.so`.
+#[allow(non_upper_case_globals, reason = "the name is Open MPI's")]
+#[unsafe(no_mangle)]
+pub static mca_btl_verbs_component: ComponentRecord =
+    ComponentRecord(UnsafeCell::new(abi::Component {
+        base: abi::BaseComponent {
+            mca_version: [abi::MCA_MAJOR, abi::MCA_MINOR, 0],
+            project_name: chars("opal"),
+            project_version: PROJECT_VERSION,
+            type_name: chars("btl"),
+            type_version: BTL_VERSION,
+            name: chars(NAME),
+            version: VERSION,
+            open: Some(component_open),
+            close: Some(component_close),
+            query: None,
+            register: Some(component_register),
+            flags: 0,
+            reserved: [0; 28],
+        },
+        data: abi::ComponentData { param_field: 0, reserved: [0; 32] },
+        init: Some(component_init),
+        progress: Some(component_progress),
+    }));
+
+/// A C string in an array, filled with NULs.
+const fn chars<const N: usize>(text: &str) -> [c_char; N] {
+    assert!(text.len() < N);
+    let mut chars = [0; N];
+    let mut i = 0;
+    while i < text.len() {
+        chars[i] = text.as_bytes()[i] as c_char;
+        i += 1;
+    }
+    chars
+}
+
+/// The record, for Open MPI's functions.
+pub(crate) fn get() -> *mut abi::Component {
+    mca_btl_verbs_component.0.get()
+}
+
+/// Its first part, which is what the functions common to all frameworks take.
+pub(crate) fn base() -> *const abi::BaseComponent {
+    get().cast::<abi::BaseComponent>()
+}
+
+/// Whether this Open MPI can be served; says so if not. Open MPI itself checks no version: with another layout every
+/// later call would corrupt memory.
+fn gate() -> bool {
+    let version = opal::version();
+    if !version.starts_with(abi::SERIES) {
+        say(format_args!(
+            "this component is built for Open MPI {}x, but this is Open MPI {version}: the component is not used; \
+             install the one built for {version}",
+            abi::SERIES
+        ));
+        return false;
+    }
+    if opal::has_cuda() {
+        say(format_args!(
+            "this Open MPI {version} is built with CUDA, whose modules have another layout: the component is not used"
+        ));
+        return false;
+    }
+    true
+}
+
+unsafe extern "C" fn component_register() -> c_int {
+    guard_component(abi::ERR_NOT_AVAILABLE, || {
+        if !gate() {
+            return abi::ERR_NOT_AVAILABLE;
+        }
+        match register::register_all() {
+            Ok(()) => {
+                opal::set_verbose(register::read().number(N::Verbose));
+                abi::SUCCESS
+            }
+            Err(code) => {
+                say(format_args!(
+                    "Open MPI did not take the parameters (code {code}): the component is not used"
+                ));
+                abi::ERR_NOT_AVAILABLE
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn component_open() -> c_int {
+    guard_component(abi::ERR_NOT_AVAILABLE, || {
+        verbose!(LIFE, "open");
+        abi::SUCCESS
+    })
+}
+
+unsafe extern "C" fn component_close() -> c_int {
+    guard_component(abi::ERROR, || {
+        close_all();
+        verbose!(LIFE, "close");
+        abi::SUCCESS
+    })
+}
+
+/// Closes what is still open. Open MPI finalizes modules before it closes the component, unless init failed.
+fn close_all() {
+    for rail in rail::open_rails() {
+        crate::close::close(rail);
+    }
+    rail::reset();
+}
+
+unsafe extern "C" fn component_init(
+    num_btls: *mut c_int,
+    _progress_threads: bool,
+    _mpi_threads: bool,
+) -> *mut *mut abi::Module {
+    guard_component(ptr::null_mut(), || {
+        // SAFETY: Open MPI passes a valid pointer.
+        unsafe { *num_btls = 0 };
+        close_all();
+        let opened = catch_unwind(AssertUnwindSafe(open_rails)).unwrap_or_else(|panic| {
+            Err(Declined {
+                why: format!("internal error: {}; please report it", text(&*panic)),
+                loud: true,
+            })
+        });
+        let rails = match opened {
+            Ok(rails) => rails,
+            Err(declined) => {
+                close_all();
+                if declined.loud || opal::asked_for_by_name() || opal::is_verbose(WHY) {
+                    say(format_args!("{}: the component is not used", declined.why));
+                }
+                return ptr::null_mut();
+            }
+        };
+        // SAFETY: the caller frees the array with free(), so it must come from malloc; at most MAX_RAILS pointers.
+        unsafe {
+            let array = libc::malloc(rails.len() * mem::size_of::<*mut abi::Module>())
+                .cast::<*mut abi::Module>();
+            if array.is_null() {
+                close_all();
+                return ptr::null_mut();
+            }
+            for (i, rail) in rails.iter().enumerate() {
+                array.add(i).write(rail.module());
+            }
+            *num_btls = c_int::try_from(rails.len()).unwrap_or(0);
+            array
+        }
+    })
+}
+
+/// Why the component stays out.
+struct Declined {
+    why: String,
+    /// Whether it is told even to users who did not ask for this component: their parameters are wrong.
+    loud: bool,
+}
+
+impl Declined {
+    fn quiet(why: impl Into<String>) -> Self {
+        Self { why: why.into(), loud: false }
+    }
+
+    fn loud(why: impl ToString) -> Self {
+        Self { why: why.to_string(), loud: true }
+    }
+}
+
+/// Opens every wanted port and publishes them.
+fn open_rails() -> Result<Vec<&'static Rail>, Declined> {
+    let params = register::read().check().map_err(Declined::loud)?;
+    let me = Proc::local()
+        .ok_or_else(|| Declined::quiet("Open MPI has no name for this process"))?
+        .name();
+    // The job family: processes that were spawned later belong to it, other runs do not.
+    let job = me.job >> 16;
+    let config = params.config(me, job);
+    config.validate().map_err(Declined::loud)?;
+    let limits = register::limits()
+        .fit(register::default_limits(), config.max_payload(0), config.max_payload(1))
+        .map_err(Declined::loud)?;
+
+    let named = params.wanted.named();
+    let mut opened = Vec::new();
+    let mut reasons = Vec::new();
+    for candidate in candidates(&params)? {
+        let name = candidate.name();
+        if opened.len() >= params.max_btls.min(rail::MAX_RAILS) {
+            verbose!(
+                WHY,
+                "{name} is not used: btl_verbs_max_btls or the limit of {} is reached",
+                rail::MAX_RAILS
+            );
+            continue;
+        }
+        match candidate.open(&config, &params.how) {
+            Ok(open) => opened.push((name, open)),
+            Err(why) => {
+                verbose!(WHY, "{name} cannot be used: {why}");
+                reasons.push(format!("{name} cannot be used: {why}"));
+            }
+        }
+    }
+    if opened.is_empty() {
+        return Err(Declined { why: reasons.join("; "), loud: !named.is_empty() });
+    }
+    publish_and_start(opened, &params, &config, limits)
+}
+
+/// The ports the user wants; never empty.
+fn candidates(params: &Params) -> Result<Vec<driver::Candidate>, Declined> {
+    let mut candidates = Vec::new();
+    if let Wanted::Only(names) = &params.wanted {
+        for name in names {
+            let found = driver::find(Some(name))
+                .map_err(|why| Declined::loud(format!("btl_verbs_if_include: {why}")))?;
+            candidates.extend(found);
+        }
+        // A list can name a port twice.
+        let mut seen = Vec::new();
+        candidates.retain(|candidate: &driver::Candidate| {
+            let name = candidate.name();
+            let new = !seen.contains(&name);
+            seen.push(name);
+            new
+        });
+    } else {
+        candidates = driver::find(None).map_err(Declined::quiet)?;
+        candidates.retain(|candidate| params.wanted.has(&candidate.name()));
+        if candidates.is_empty() {
+            return Err(Declined::quiet("btl_verbs_if_exclude leaves no device port"));
+        }
+    }
+    Ok(candidates)
+}
+
+fn publish_and_start(
+    opened: Vec<(PortName, driver::Opened)>,
+    params: &Params,
+    config: &btl_core::Config,
+    limits: Limits,
+) -> Result<Vec<&'static Rail>, Declined> {
+    let published: Vec<modex::Rail> =
+        opened.iter().map(|(_, open)| open.published.clone()).collect();
+    let mine: Vec<_> =
+        published.iter().flat_map(|rail| rail.addrs.iter().map(|addr| addr.at.ip())).collect();
+    let blob = modex::encode(&published)
+        .map_err(|e| Declined::loud(format!("nothing can be published: {e}")))?;
+    opal::modex_put(&blob).map_err(|code| {
+        Declined::loud(format!("Open MPI did not publish the data (code {code})"))
+    })?;
+
+    let mut rails = Vec::with_capacity(opened.len());
+    for (i, (port, mut open)) in opened.into_iter().enumerate() {
+        let carrier = open.published.carrier;
+        let about = About {
+            name: format!("{port} ({carrier})"),
+            index: published.iter().take(i).filter(|rail| rail.carrier == carrier).count(),
+            published: open.published.clone(),
+            mine: mine.clone(),
+            no_loopback: open.no_loopback.take(),
+            report: params.report,
+            t_close: params.t_close,
+        };
+        let rail = Rail::open(config, open, about.clone()).map_err(Declined::loud)?;
+        // SAFETY: Open MPI does not know the module yet.
+        unsafe {
+            register::apply(rail.module(), limits);
+            module::fill(rail.module());
+        }
+        module::opened(&about, limits);
+        rails.push(rail);
+    }
+    Ok(rails)
+}
+
+unsafe extern "C" fn component_progress() -> c_int {
+    let mut events: c_int = 0;
+    for rail in rail::open_rails() {
+        let upcalls =
+            catch_unwind(AssertUnwindSafe(|| progress::round(rail))).unwrap_or_else(|panic| {
+                rail.broke(&text(&*panic));
+                0
+            });
+        events = events.saturating_add(upcalls);
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::stub::Stub;
+
+    fn register() -> c_int {
+        let record = get();
+        // SAFETY: the record is constant in tests, and the stub's lock keeps other tests out.
+        unsafe { (*record).base.register.map_or(abi::ERROR, |register| register()) }
+    }
+
+    #[test]
+    fn the_record_says_what_the_loader_checks() {
+        // SAFETY: constant in tests.
+        let component = unsafe { &*get() };
+        let text = |chars: &[c_char]| -> String {
+            chars.iter().take_while(|c| **c != 0).map(|c| char::from(*c as u8)).collect()
+        };
+        assert_eq!(component.base.mca_version[..2], [2, 1]);
+        assert_eq!(text(&component.base.type_name), "btl");
+        assert_eq!(text(&component.base.name), NAME);
+        assert_eq!(component.base.type_version, [3, 1, 0]);
+        assert!(component.base.query.is_none());
+    }
+
+    #[test]
+    fn another_open_mpi_is_refused_with_one_line() {
+        let stub = Stub::new();
+        for version in ["5.0.7", "6.0.0rc2", "4.0.7", "4.10.0", ""] {
+            stub.set_version(version);
+            assert_eq!(register(), abi::ERR_NOT_AVAILABLE, "{version}");
+            let lines = stub.lines();
+            assert_eq!(lines.len(), 1, "{version}: {lines:?}");
+            let expected = format!(
+                "btl:verbs: this component is built for Open MPI 4.1.x, but this is Open MPI {version}:"
+            );
+            assert!(lines[0].starts_with(&expected), "{}", lines[0]);
+            assert_eq!(
+                stub.registered(),
+                Vec::<String>::new(),
+                "{version}: parameters were registered all the same"
+            );
+        }
+    }
+
+    #[test]
+    fn a_cuda_build_is_refused() {
+        let stub = Stub::new();
+        stub.set_cuda(true);
+        assert_eq!(register(), abi::ERR_NOT_AVAILABLE);
+        let lines = stub.lines();
+        assert!(lines.len() == 1 && lines[0].contains("built with CUDA"), "{lines:?}");
+    }
+
+    #[test]
+    fn the_right_version_registers_everything_and_again() {
+        let stub = Stub::new();
+        for round in 0..2 {
+            assert_eq!(register(), abi::SUCCESS, "round {round}");
+            let names = stub.registered();
+            for name in ["if_include", "if_exclude", "lane0_size", "connect_timeout", "(base)"] {
+                assert!(names.iter().any(|n| n == name), "{name} is missing in {names:?}");
+            }
+        }
+        assert_eq!(stub.lines(), Vec::<String>::new());
+        assert_eq!(register::read(), crate::params::Raw::default());
+    }
+}

@@ -1,0 +1,44 @@
+//! What every entry point does first: no panic crosses into C, and a module is only used if it is one of ours.
+
+use crate::abi;
+use crate::opal::say;
+use crate::rail::Rail;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a module's entry point. After a panic the rail is broken: its lock is poisoned or its state doubtful, so the job
+/// is ended through Open MPI.
+pub(crate) fn guard<T>(
+    module: *mut abi::Module,
+    failure: T,
+    body: impl FnOnce(&'static Rail) -> T,
+) -> T {
+    let Some(rail) = Rail::of(module) else { return failure };
+    match catch_unwind(AssertUnwindSafe(|| body(rail))) {
+        Ok(value) => value,
+        Err(panic) => {
+            rail.broke(&text(&*panic));
+            failure
+        }
+    }
+}
+
+/// Runs an entry point of the component.
+pub(crate) fn guard_component<T>(failure: T, body: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => value,
+        Err(panic) => {
+            say(format_args!("internal error: {}; please report it", text(&*panic)));
+            failure
+        }
+    }
+}
+
+/// What a panic said.
+pub(crate) fn text(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "panic".to_owned())
+}

@@ -1,0 +1,145 @@
+use super::*;
+
+fn v4(a: u8, b: u8, c: u8, d: u8, port: u16) -> RailAddr {
+    RailAddr { at: SocketAddr::from(([a, b, c, d], port)), prefix: 24 }
+}
+
+fn lanes() -> Vec<u32> {
+    vec![12288, 65536]
+}
+
+fn sample() -> Vec<Rail> {
+    let v6 = RailAddr { at: "[fd00::7]:4712".parse().expect("an address"), prefix: 64 };
+    vec![
+        Rail { carrier: Carrier::Iwarp, lanes: lanes(), addrs: vec![v4(10, 77, 0, 1, 4711), v6] },
+        Rail { carrier: Carrier::Roce, lanes: lanes(), addrs: vec![v4(10, 78, 0, 1, 65535)] },
+    ]
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let rails = sample();
+    let blob = encode(&rails).expect("encodes");
+    assert_eq!(decode(&blob), Ok(rails));
+    assert_eq!(decode(&encode(&[]).expect("encodes")), Ok(vec![]));
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let blob = encode(&sample()).expect("encodes");
+    for n in 0..blob.len() {
+        assert!(decode(&blob[..n]).is_err(), "{n} of {} bytes were accepted", blob.len());
+    }
+}
+
+#[test]
+fn no_single_byte_change_panics_and_foreign_data_is_named() {
+    let blob = encode(&sample()).expect("encodes");
+    let mut rejected = 0;
+    for at in 0..blob.len() {
+        for value in 0..=255 {
+            let mut bad = blob.clone();
+            bad[at] = value;
+            rejected += usize::from(decode(&bad).is_err());
+        }
+    }
+    assert!(rejected > 1000, "only {rejected} damaged blobs were rejected");
+    assert_eq!(decode(b"btl_openib stuff"), Err(ModexError::Magic));
+    assert_eq!(decode(b""), Err(ModexError::Magic));
+    let mut newer = blob;
+    newer[4] = 9;
+    assert_eq!(decode(&newer), Err(ModexError::Version(9)));
+    assert!(ModexError::Version(9).to_string().contains("install the same component everywhere"));
+}
+
+#[test]
+fn a_longer_record_of_a_later_version_is_read() {
+    let rails = vec![sample().remove(1)];
+    let mut blob = encode(&rails).expect("encodes");
+    let length = u16::from_be_bytes([blob[6], blob[7]]) + 3;
+    blob[6..8].copy_from_slice(&length.to_be_bytes());
+    blob.extend_from_slice(&[1, 2, 3]);
+    assert_eq!(decode(&blob), Ok(rails));
+}
+
+#[test]
+fn loopback_and_link_local_are_neither_written_nor_read() {
+    let bad = [
+        "127.0.0.1",
+        "127.9.9.9",
+        "169.254.3.4",
+        "0.0.0.0",
+        "::1",
+        "fe80::1",
+        "::",
+        "::ffff:127.0.0.1",
+        "224.0.0.1",
+    ];
+    for text in bad {
+        let ip: IpAddr = text.parse().expect("an address");
+        assert!(!publishable(ip), "{text} would be published");
+        let mut rails = sample();
+        rails[0].addrs = vec![RailAddr { at: SocketAddr::new(ip, 1), prefix: 8 }];
+        assert_eq!(encode(&rails), Err(ModexError::Field("address")), "{text}");
+    }
+    // A peer that publishes one all the same: patch 10.77.0.1 into 127.0.0.1.
+    let mut blob = encode(&sample()).expect("encodes");
+    let at = blob.windows(4).position(|w| w == [10, 77, 0, 1]).expect("is there");
+    blob[at..at + 4].copy_from_slice(&[127, 0, 0, 1]);
+    let rails = decode(&blob).expect("decodes");
+    assert_eq!(rails[0].addrs.len(), 1, "127.0.0.1 was taken from a peer");
+}
+
+#[test]
+fn values_that_make_no_sense_are_errors() {
+    let blob = encode(&sample()[..1]).expect("encodes");
+    let with = |at: usize, bytes: &[u8]| {
+        let mut bad = blob.clone();
+        bad[at..at + bytes.len()].copy_from_slice(bytes);
+        decode(&bad)
+    };
+    assert_eq!(with(6, &[0, 2]), Err(ModexError::Field("length")));
+    assert_eq!(with(20, &[5]), Err(ModexError::Field("address family")));
+    assert_eq!(with(21, &[33]), Err(ModexError::Field("prefix")));
+    assert_eq!(with(22, &[0, 0]), Err(ModexError::Field("port")));
+    let many = vec![sample().remove(0); 256];
+    assert_eq!(encode(&many), Err(ModexError::TooLong("rails")));
+}
+
+#[test]
+fn rails_pair_by_carrier_and_order() {
+    let ours = sample();
+    let theirs = vec![
+        Rail { addrs: vec![v4(10, 78, 0, 2, 5)], ..sample().remove(1) },
+        Rail { addrs: vec![v4(192, 168, 0, 2, 6), v4(10, 77, 0, 2, 7)], ..sample().remove(0) },
+    ];
+    let found = pair(&ours[0], 0, &theirs, &[], false).expect("pairs");
+    let expected: Vec<SocketAddr> =
+        ["10.77.0.2:7", "192.168.0.2:6"].iter().map(|a| a.parse().expect("an address")).collect();
+    assert_eq!(found, expected, "the address in our network comes first");
+    assert_eq!(
+        pair(&ours[0], 1, &theirs, &[], false),
+        Err(NoPairing::NoRail { carrier: Carrier::Iwarp })
+    );
+}
+
+#[test]
+fn my_own_addresses_lead_to_nobody_on_another_node() {
+    let rails = sample();
+    let mine = [IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1))];
+    assert_eq!(pair(&rails[1], 0, &rails, &mine, false), Err(NoPairing::NoAddress));
+    assert!(pair(&rails[1], 0, &rails, &mine, true).is_ok(), "on this node it is the way");
+}
+
+#[test]
+fn different_lanes_do_not_pair() {
+    let ours = sample();
+    let mut theirs = sample();
+    theirs[0].lanes[1] = 32768;
+    let why = pair(&ours[0], 0, &theirs, &[], false).expect_err("must not pair");
+    assert_eq!(
+        why.to_string(),
+        "its lanes have buffers of 12288 and 32768 bytes, here 12288 and 65536: \
+         give all processes the same btl_verbs_lane0_size and btl_verbs_lane1_size"
+    );
+}

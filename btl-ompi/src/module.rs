@@ -1,0 +1,388 @@
+//! The functions of the BTL module: what Open MPI calls.
+
+use crate::abi;
+use crate::endpoint::Endpoint;
+use crate::guard::guard;
+use crate::modex;
+use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
+use crate::rail::{About, Inner, Rail};
+use btl_core::error::SendErrorKind;
+use btl_core::{ProcName, SendBuf, Sent};
+use core::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::{ptr, slice};
+
+/// Writes the functions into a module that has its values.
+///
+/// # Safety
+/// `module` points to a module nobody else uses now.
+pub(crate) unsafe fn fill(module: *mut abi::Module) {
+    // SAFETY: by the contract.
+    unsafe {
+        (*module).add_procs = Some(add_procs);
+        (*module).del_procs = Some(del_procs);
+        (*module).finalize = Some(finalize);
+        (*module).alloc = Some(alloc);
+        (*module).free = Some(free);
+        (*module).prepare_src = Some(prepare_src);
+        (*module).send = Some(send);
+        (*module).sendi = Some(sendi);
+        (*module).register_error = Some(register_error);
+    }
+}
+
+/// For each process: its endpoint if it can be reached over this rail. `reachable` is NULL for single processes.
+unsafe extern "C" fn add_procs(
+    btl: *mut abi::Module,
+    n: usize,
+    procs: *mut *mut abi::Proc,
+    endpoints: *mut *mut abi::BtlEndpoint,
+    reachable: *mut abi::Bitmap,
+) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        let Some(about) = rail.with(|inner| inner.about.clone()) else { return abi::ERROR };
+        if n == 0 || procs.is_null() || endpoints.is_null() {
+            return if n == 0 { abi::SUCCESS } else { abi::ERR_BAD_PARAM };
+        }
+        // SAFETY: Open MPI passes arrays of `n` entries.
+        let (procs, endpoints) =
+            unsafe { (slice::from_raw_parts(procs, n), slice::from_raw_parts_mut(endpoints, n)) };
+        for (i, (proc_, endpoint)) in procs.iter().zip(endpoints).enumerate() {
+            // SAFETY: Open MPI keeps the records of processes until after `del_procs`.
+            let Some(proc_) = (unsafe { Proc::new(*proc_) }) else { continue };
+            *endpoint = add_proc(rail, &about, proc_);
+            if !endpoint.is_null() {
+                // SAFETY: Open MPI's bitmap or NULL.
+                unsafe { opal::mark(reachable, i) };
+            }
+        }
+        abi::SUCCESS
+    })
+}
+
+/// The endpoint for one process, or NULL.
+fn add_proc(rail: &Rail, about: &About, proc_: Proc) -> *mut abi::BtlEndpoint {
+    if Proc::local().is_some_and(|me| me.is(proc_)) {
+        return ptr::null_mut();
+    }
+    let name = proc_.name();
+    let added = addresses(about, proc_).and_then(|addrs| {
+        rail.with(|inner| {
+            let peer = inner.engine.add_peer(name, &addrs).map_err(|e| e.to_string())?;
+            Ok(inner.endpoints.add(peer, name, proc_))
+        })
+        .unwrap_or_else(|| Err("the rail is closed".to_owned()))
+    });
+    match added {
+        Ok(endpoint) => endpoint,
+        Err(why) => {
+            unreachable_peer(about, name, &why);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Tells why a peer is not reached: always when this component was asked for, since the job will probably fail.
+fn unreachable_peer(about: &About, name: ProcName, why: &str) {
+    if opal::asked_for_by_name() || opal::is_verbose(WHY) {
+        say(format_args!("{} cannot be reached over {}: {why}", name, about.name));
+    }
+}
+
+/// Where a process listens, best address first. Calls Open MPI: no lock may be held.
+fn addresses(about: &About, proc_: Proc) -> Result<Vec<SocketAddr>, String> {
+    let on_node = proc_.on_node();
+    if let (true, Some(reason)) = (on_node, &about.no_loopback) {
+        return Err(format!(
+            "it runs on this node, and the device cannot reach itself ({reason}); add the shared-memory BTL \
+             (--mca btl self,vader,verbs)"
+        ));
+    }
+    let blob = opal::modex_get(proc_).ok_or(
+        "it published nothing: no device was usable there, or the component is not installed there",
+    )?;
+    let rails =
+        modex::decode(&blob).map_err(|e| format!("what it published cannot be read: {e}"))?;
+    modex::pair(&about.published, about.index, &rails, &about.mine, on_node)
+        .map_err(|e| e.to_string())
+}
+
+/// Open MPI is done with these processes: from now on a disconnect by them is normal.
+unsafe extern "C" fn del_procs(
+    btl: *mut abi::Module,
+    n: usize,
+    _procs: *mut *mut abi::Proc,
+    endpoints: *mut *mut abi::BtlEndpoint,
+) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        if n == 0 || endpoints.is_null() {
+            return abi::SUCCESS;
+        }
+        // SAFETY: Open MPI passes an array of `n` entries.
+        for endpoint in unsafe { slice::from_raw_parts(endpoints, n) } {
+            // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
+            let Some(endpoint) = (unsafe { Endpoint::from_raw(*endpoint) }) else { continue };
+            endpoint.remove();
+            rail.with(|inner| inner.engine.remove_peer(endpoint.peer));
+        }
+        abi::SUCCESS
+    })
+}
+
+/// The last call to a module. Takes at most twice `close_timeout`.
+unsafe extern "C" fn finalize(btl: *mut abi::Module) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        crate::close::close(rail);
+        abi::SUCCESS
+    })
+}
+
+unsafe extern "C" fn register_error(btl: *mut abi::Module, callback: abi::ErrorFn) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        rail.set_error_cb(callback);
+        abi::SUCCESS
+    })
+}
+
+/// A descriptor with `size` bytes; NULL makes Open MPI come again later.
+unsafe extern "C" fn alloc(
+    btl: *mut abi::Module,
+    endpoint: *mut abi::BtlEndpoint,
+    _order: u8,
+    size: usize,
+    flags: u32,
+) -> *mut abi::Descriptor {
+    guard(btl, ptr::null_mut(), |rail| {
+        rail.with(|inner| new_descriptor(inner, endpoint, size, flags)).unwrap_or(ptr::null_mut())
+    })
+}
+
+fn new_descriptor(
+    inner: &mut Inner,
+    endpoint: *mut abi::BtlEndpoint,
+    size: usize,
+    flags: u32,
+) -> *mut abi::Descriptor {
+    let Ok(buf) = inner.engine.alloc(size) else { return ptr::null_mut() };
+    match inner.slab.hand_out(endpoint, buf, flags) {
+        Ok(des) => des,
+        Err(buf) => {
+            inner.engine.free(buf);
+            ptr::null_mut()
+        }
+    }
+}
+
+unsafe extern "C" fn free(btl: *mut abi::Module, des: *mut abi::Descriptor) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        rail.with(|inner| match inner.slab.take_back(des) {
+            Some(buf) => {
+                if let Some(buf) = buf {
+                    inner.engine.free(buf);
+                }
+                abi::SUCCESS
+            }
+            None => {
+                verbose!(WHY, "{}: a descriptor was freed twice or is not ours", inner.about.name);
+                abi::ERR_BAD_PARAM
+            }
+        })
+        .unwrap_or(abi::ERROR)
+    })
+}
+
+/// A descriptor with `reserve` bytes for Open MPI's header and as much of the convertor's data as fits, at most
+/// `*size`, which then says how much it is.
+unsafe extern "C" fn prepare_src(
+    btl: *mut abi::Module,
+    endpoint: *mut abi::BtlEndpoint,
+    convertor: *mut abi::Convertor,
+    _order: u8,
+    reserve: usize,
+    size: *mut usize,
+    flags: u32,
+) -> *mut abi::Descriptor {
+    guard(btl, ptr::null_mut(), |rail| {
+        // SAFETY: Open MPI passes a valid pointer.
+        let wanted = unsafe { *size };
+        let des = rail.with(|inner| {
+            let room = inner.engine.max_send_size().checked_sub(reserve)?;
+            let des = new_descriptor(inner, endpoint, reserve + wanted.min(room), flags);
+            (!des.is_null()).then_some((des, wanted.min(room)))
+        });
+        let Some(Some((des, len))) = des else { return ptr::null_mut() };
+        // SAFETY: the descriptor is in Open MPI's hands, that is, in ours until we return it; its one segment has
+        // `reserve + len` bytes. Nobody else uses the convertor.
+        let packed = unsafe {
+            let data = (*(*des).segments).addr.cast::<u8>().add(reserve);
+            opal::pack(convertor, data, len)
+        };
+        match packed {
+            Ok(packed) => {
+                // SAFETY: as above.
+                unsafe {
+                    (*(*des).segments).len = (reserve + packed) as u64;
+                    *size = packed;
+                }
+                des
+            }
+            Err(()) => {
+                verbose!(WHY, "Open MPI's convertor failed to pack {len} bytes");
+                // SAFETY: the descriptor was made above and not sent.
+                unsafe { free(btl, des) };
+                ptr::null_mut()
+            }
+        }
+    })
+}
+
+/// Sends or queues. 1: done, no callback will come; 0: the callback will come from progress; negative: not taken. Never
+/// "busy": ob1 takes that for success in places.
+unsafe extern "C" fn send(
+    btl: *mut abi::Module,
+    endpoint: *mut abi::BtlEndpoint,
+    des: *mut abi::Descriptor,
+    tag: u8,
+) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
+        let Some(to) = (unsafe { Endpoint::from_raw(endpoint) }) else { return abi::ERR_BAD_PARAM };
+        rail.with(|inner| {
+            let Some((id, buf)) = inner.slab.start(des, endpoint) else {
+                verbose!(
+                    WHY,
+                    "{}: a descriptor was sent twice, is too long or is not ours",
+                    inner.about.name
+                );
+                return abi::ERR_BAD_PARAM;
+            };
+            match inner.engine.send(to.peer, tag, buf, id.cookie()) {
+                Ok(sent) => {
+                    let quiet = sent == Sent::Posted && inner.slab.may_be_quiet(id);
+                    inner.slab.settle(id, quiet);
+                    if quiet { 1 } else { abi::SUCCESS }
+                }
+                Err(refused) => {
+                    inner.slab.refused(id, refused.buf);
+                    code_of(&refused.kind, to)
+                }
+            }
+        })
+        .unwrap_or(abi::ERROR)
+    })
+}
+
+fn code_of(kind: &SendErrorKind, to: &Endpoint) -> c_int {
+    verbose!(WHY, "a message to {} was not taken: {kind}", to.name);
+    match kind {
+        SendErrorKind::Busy => abi::ERR_OUT_OF_RESOURCE,
+        SendErrorKind::Failed(_) | SendErrorKind::Closing => abi::ERR_UNREACH,
+    }
+}
+
+/// The short way for small messages: header and data are copied here and nothing is called back. On "busy" the caller
+/// takes the long way, so `des` (which may be NULL) is set to NULL.
+unsafe extern "C" fn sendi(
+    btl: *mut abi::Module,
+    endpoint: *mut abi::BtlEndpoint,
+    convertor: *mut abi::Convertor,
+    header: *mut c_void,
+    header_size: usize,
+    payload_size: usize,
+    _order: u8,
+    _flags: u32,
+    tag: u8,
+    des: *mut *mut abi::Descriptor,
+) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        // SAFETY: NULL or a valid place, as Open MPI passes it.
+        if let Some(des) = unsafe { des.as_mut() } {
+            *des = ptr::null_mut();
+        }
+        // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
+        let Some(to) = (unsafe { Endpoint::from_raw(endpoint) }) else { return abi::ERR_BAD_PARAM };
+        let allocated = rail.with(|inner| {
+            if inner.slab.is_low() {
+                return None;
+            }
+            inner.engine.alloc(header_size.checked_add(payload_size)?).ok()
+        });
+        let Some(Some(mut buf)) = allocated else { return abi::ERR_RESOURCE_BUSY };
+        // SAFETY: `header` has `header_size` bytes; the convertor is Open MPI's and used by nobody else.
+        let filled = unsafe { fill_inline(&mut buf, convertor, header, header_size, payload_size) };
+        rail.with(|inner| match filled {
+            Ok(()) => send_quietly(inner, to, tag, buf),
+            Err(()) => {
+                inner.engine.free(buf);
+                abi::ERR_RESOURCE_BUSY
+            }
+        })
+        .unwrap_or(abi::ERROR)
+    })
+}
+
+/// Copies header and data into a buffer.
+///
+/// # Safety
+/// `header` points to `header_size` bytes; `convertor` may be used now.
+unsafe fn fill_inline(
+    buf: &mut SendBuf<crate::driver::Slot>,
+    convertor: *mut abi::Convertor,
+    header: *const c_void,
+    header_size: usize,
+    payload_size: usize,
+) -> Result<(), ()> {
+    let (head, rest) = buf.split_at_mut_checked(header_size).ok_or(())?;
+    // SAFETY: by the contract.
+    head.copy_from_slice(unsafe { slice::from_raw_parts(header.cast::<u8>(), header_size) });
+    if payload_size == 0 {
+        return Ok(());
+    }
+    // SAFETY: by the contract; `rest` is writable.
+    let packed = unsafe { opal::pack(convertor, rest.as_mut_ptr(), rest.len().min(payload_size)) }?;
+    if packed == payload_size { Ok(()) } else { Err(()) }
+}
+
+/// Sends a buffer whose end Open MPI does not wait for.
+fn send_quietly(
+    inner: &mut Inner,
+    to: &Endpoint,
+    tag: u8,
+    buf: SendBuf<crate::driver::Slot>,
+) -> c_int {
+    let endpoint = ptr::from_ref(to).cast_mut().cast();
+    let des = match inner.slab.hand_out(endpoint, buf, abi::DES_BTL_OWNERSHIP) {
+        Ok(des) => des,
+        Err(buf) => {
+            inner.engine.free(buf);
+            return abi::ERR_RESOURCE_BUSY;
+        }
+    };
+    let Some((id, buf)) = inner.slab.start(des, endpoint) else { return abi::ERROR };
+    match inner.engine.send(to.peer, tag, buf, id.cookie()) {
+        Ok(_) => {
+            inner.slab.settle(id, true);
+            abi::SUCCESS
+        }
+        Err(refused) => {
+            let code = code_of(&refused.kind, to);
+            inner.slab.refused(id, refused.buf);
+            if let Some(Some(buf)) = inner.slab.take_back(des) {
+                inner.engine.free(buf);
+            }
+            if code == abi::ERR_OUT_OF_RESOURCE { abi::ERR_RESOURCE_BUSY } else { code }
+        }
+    }
+}
+
+/// Tells about the life of a module.
+pub(crate) fn opened(about: &About, limits: crate::params::Limits) {
+    verbose!(
+        LIFE,
+        "{} is open at {}, eager limit {} B, fragments of {} B",
+        about.name,
+        about.published.addrs.iter().map(|addr| addr.at.to_string()).collect::<Vec<_>>().join(", "),
+        limits.eager,
+        limits.max_send
+    );
+}

@@ -1,0 +1,236 @@
+//! Progress: pulls events out of the engine one at a time and makes Open MPI's callbacks, with no lock held.
+
+use crate::abi;
+use crate::descriptor::Done;
+use crate::driver::Slot;
+use crate::opal::{PEERS, Proc, WHY, verbose};
+use crate::rail::{Inner, Rail};
+use btl_core::{Event, RecvBuf, SendBuf};
+use core::ffi::c_int;
+use core::mem;
+
+/// Upcalls of one call of progress at most, so that other components get their turn.
+const BUDGET: c_int = 64;
+
+/// What Open MPI has to be told.
+enum Upcall {
+    /// A message.
+    Receive { tag: u8, buf: RecvBuf<Slot> },
+    /// A send has ended; `fault` says why it failed.
+    Complete { done: Done, fault: Option<Fault> },
+    /// A peer failed.
+    Fault(Fault),
+}
+
+/// A failed peer.
+struct Fault {
+    /// Open MPI's record of it.
+    proc_: Proc,
+    /// What happened, with the names of rail and peer.
+    text: String,
+}
+
+/// What is left to do on the engine after an upcall.
+enum After {
+    Nothing,
+    /// Post a received buffer again.
+    Release(RecvBuf<Slot>),
+    /// Free a descriptor.
+    Free(*mut abi::Descriptor),
+}
+
+/// The result of one step on the engine.
+enum Step {
+    /// Make this upcall and come back.
+    Upcall(Upcall),
+    /// Nothing is there; whether something is under way that another thread or process works on.
+    Empty { pending: bool },
+}
+
+/// One round on one rail; returns the number of upcalls.
+pub(crate) fn round(rail: &Rail) -> c_int {
+    let mut upcalls = 0;
+    let Some(mut step) = rail.try_with(next) else { return 0 };
+    loop {
+        let upcall = match step {
+            Step::Upcall(upcall) => upcall,
+            Step::Empty { pending } => {
+                if pending && upcalls == 0 {
+                    yield_cpu();
+                }
+                return upcalls;
+            }
+        };
+        let after = make(rail, upcall);
+        upcalls += 1;
+        let more = upcalls < BUDGET;
+        let Some(next_step) = rail.with(|inner| {
+            settle(inner, after);
+            more.then(|| next(inner))
+        }) else {
+            return upcalls;
+        };
+        match next_step {
+            Some(next_step) => step = next_step,
+            None => return upcalls,
+        }
+    }
+}
+
+/// Lets the process or thread run that set-up waits for.
+fn yield_cpu() {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::sched_yield() };
+}
+
+/// The next event that Open MPI has to hear of; what it need not hear of is dealt with here.
+fn next(inner: &mut Inner) -> Step {
+    loop {
+        let pending = inner.engine.busy();
+        let now = inner.clock.now(pending);
+        let Some(event) = inner.engine.poll(now) else { return Step::Empty { pending } };
+        if let Some(upcall) = translate(inner, event) {
+            return Step::Upcall(upcall);
+        }
+    }
+}
+
+fn translate(inner: &mut Inner, event: Event<Slot>) -> Option<Upcall> {
+    match event {
+        Event::Message { tag, buf, .. } => return Some(Upcall::Receive { tag, buf }),
+        Event::Sent { peer, cookie, buf, result } => {
+            let fault = match result {
+                Ok(()) => None,
+                Err(fault) => {
+                    let endpoint = inner.endpoints.of(peer).filter(|ep| !ep.is_removed());
+                    // A peer Open MPI is done with is owed no answer.
+                    let Some(endpoint) = endpoint else {
+                        abandon(inner, cookie, buf);
+                        return None;
+                    };
+                    Some(Fault {
+                        proc_: endpoint.proc,
+                        text: format!("{}: {fault}", inner.about.name),
+                    })
+                }
+            };
+            return completed(inner, cookie, buf, fault);
+        }
+        Event::PeerFailed { peer, fault } => {
+            let text = format!("{}: {fault}", inner.about.name);
+            match inner.endpoints.of(peer) {
+                Some(endpoint) if !endpoint.is_removed() => {
+                    return Some(Upcall::Fault(Fault { proc_: endpoint.proc, text }));
+                }
+                Some(_) => verbose!(PEERS, "{text} (the peer was removed before)"),
+                // Nobody Open MPI knows: a stranger cannot end the job.
+                None => verbose!(WHY, "{text} (no process of this job has asked for it)"),
+            }
+        }
+        Event::PeerConnected { name, .. } => {
+            verbose!(PEERS, "{}: connected to {name}", inner.about.name)
+        }
+        Event::NewPeer { name, .. } => {
+            verbose!(PEERS, "{}: {name} connected by itself", inner.about.name)
+        }
+        Event::Closed => {}
+    }
+    None
+}
+
+/// Takes the descriptor of an ended send back from the engine.
+fn completed(
+    inner: &mut Inner,
+    cookie: u64,
+    mut buf: Option<SendBuf<Slot>>,
+    fault: Option<Fault>,
+) -> Option<Upcall> {
+    match inner.slab.complete(cookie, &mut buf) {
+        // The usual end of a small message: Open MPI was told long ago.
+        Some(done) if done.callback.is_none() && fault.is_none() && done.owned => {
+            settle(inner, After::Free(done.des));
+            None
+        }
+        Some(done) => Some(Upcall::Complete { done, fault }),
+        None => {
+            verbose!(
+                WHY,
+                "{}: a completion names no message under way ({cookie})",
+                inner.about.name
+            );
+            if let Some(buf) = buf {
+                inner.engine.free(buf);
+            }
+            fault.map(Upcall::Fault)
+        }
+    }
+}
+
+/// Frees an ended send without telling Open MPI.
+fn abandon(inner: &mut Inner, cookie: u64, mut buf: Option<SendBuf<Slot>>) {
+    let done = inner.slab.complete(cookie, &mut buf);
+    if let Some(done) = done {
+        settle(inner, After::Free(done.des));
+    }
+    if let Some(buf) = buf {
+        inner.engine.free(buf);
+    }
+}
+
+fn settle(inner: &mut Inner, after: After) {
+    match after {
+        After::Nothing => {}
+        After::Release(buf) => inner.engine.release(buf),
+        After::Free(des) => {
+            if let Some(Some(buf)) = inner.slab.take_back(des) {
+                inner.engine.free(buf);
+            }
+        }
+    }
+}
+
+/// Makes one upcall. No lock is held: Open MPI comes back into `send`, `alloc` and `free` from here.
+fn make(rail: &Rail, upcall: Upcall) -> After {
+    match upcall {
+        Upcall::Receive { tag, buf } => {
+            receive(rail, tag, &buf);
+            After::Release(buf)
+        }
+        Upcall::Complete { done, fault } => {
+            let status = if fault.is_some() { abi::ERR_UNREACH } else { abi::SUCCESS };
+            if let Some(fault) = fault {
+                rail.fatal(Some(fault.proc_), &fault.text);
+            }
+            if let Some(callback) = done.callback {
+                // SAFETY: Open MPI's own function, with the module, endpoint and descriptor it was registered for.
+                unsafe { callback(rail.module(), done.endpoint, done.des, status) };
+            }
+            if done.owned { After::Free(done.des) } else { After::Nothing }
+        }
+        Upcall::Fault(fault) => {
+            rail.fatal(Some(fault.proc_), &fault.text);
+            After::Nothing
+        }
+    }
+}
+
+fn receive(rail: &Rail, tag: u8, buf: &RecvBuf<Slot>) {
+    // SAFETY: the table lives in libopen-pal; an entry is written before the first message with its tag can be sent.
+    let entry = unsafe {
+        (&raw const abi::mca_btl_base_active_message_trigger)
+            .cast::<abi::RecvCallback>()
+            .add(usize::from(tag).min(abi::TAG_MAX - 1))
+            .read()
+    };
+    let Some(callback) = entry.cbfunc.filter(|_| usize::from(tag) < abi::TAG_MAX) else {
+        verbose!(WHY, "a message with tag {tag:#x}, which nobody has asked for, is dropped");
+        return;
+    };
+    let mut segment = abi::Segment { addr: buf.as_ptr().cast_mut().cast(), len: buf.len() as u64 };
+    // SAFETY: pointers, numbers and an absent function: all-zero bytes are a valid descriptor.
+    let mut des: abi::Descriptor = unsafe { mem::zeroed() };
+    des.segments = &raw mut segment;
+    des.segment_count = 1;
+    // SAFETY: Open MPI's own function. Descriptor, segment and data live until it returns, and it does not keep them.
+    unsafe { callback(rail.module(), tag, &raw mut des, entry.cbdata) };
+}

@@ -1,0 +1,165 @@
+//! Carries the parameters of `params.rs` to Open MPI's parameter system and back.
+
+use crate::abi;
+use crate::component;
+use crate::params::{Limits, NUMBERS, Raw, STRINGS};
+use btl_core::Config;
+use core::ffi::{CStr, c_char, c_int};
+use std::cell::UnsafeCell;
+use std::ptr;
+
+/// Where Open MPI stores the values. It must stay in place until the component closes.
+struct Storage {
+    numbers: UnsafeCell<[c_int; NUMBERS.len()]>,
+    /// Each becomes memory that the parameter system owns.
+    strings: UnsafeCell<[*mut c_char; STRINGS.len()]>,
+    /// A module whose limits the parameters common to all BTLs change.
+    template: UnsafeCell<abi::Module>,
+}
+
+// SAFETY: written by Open MPI's parameter system and by `register_all`, both only in the thread that opens components;
+// read afterwards.
+unsafe impl Sync for Storage {}
+
+static STORAGE: Storage = Storage {
+    numbers: UnsafeCell::new([0; NUMBERS.len()]),
+    strings: UnsafeCell::new([ptr::null_mut(); STRINGS.len()]),
+    // SAFETY: numbers, NULL pointers and absent functions: all-zero bytes are a valid module.
+    template: UnsafeCell::new(unsafe { core::mem::zeroed() }),
+};
+
+/// Registers everything, with defaults as if for the first time: a component can be opened again.
+///
+/// # Errors
+/// Open MPI's error code.
+pub(crate) fn register_all() -> Result<(), c_int> {
+    for (i, number) in NUMBERS.iter().enumerate() {
+        // SAFETY: `i` is within the array, and nobody else uses the storage now.
+        let place = unsafe {
+            let place = STORAGE.numbers.get().cast::<c_int>().add(i);
+            place.write(number.default);
+            place
+        };
+        register_one(number.name, number.help, abi::VAR_INT, place.cast())?;
+    }
+    for (i, text) in STRINGS.iter().enumerate() {
+        // SAFETY: as above. An old value belongs to the parameter system, which has freed it.
+        let place = unsafe {
+            let place = STORAGE.strings.get().cast::<*mut c_char>().add(i);
+            place.write(ptr::null_mut());
+            place
+        };
+        register_one(text.name, text.help, abi::VAR_STRING, place.cast())?;
+    }
+    let template = STORAGE.template.get();
+    // SAFETY: nobody else uses the template now; it is at its place for good.
+    unsafe {
+        template.write(default_module());
+        match abi::mca_btl_base_param_register(component::base().cast_mut(), template) {
+            code if code < 0 => Err(code),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn register_one(
+    name: &str,
+    help: &str,
+    kind: u32,
+    place: *mut core::ffi::c_void,
+) -> Result<(), c_int> {
+    let (Ok(name), Ok(help)) =
+        (CStr::from_bytes_with_nul(name.as_bytes()), CStr::from_bytes_with_nul(help.as_bytes()))
+    else {
+        return Err(abi::ERR_BAD_PARAM);
+    };
+    // SAFETY: the strings are copied; `place` has the type that `kind` says and stays in place for good.
+    let code = unsafe {
+        abi::mca_base_component_var_register(
+            component::base(),
+            name.as_ptr(),
+            help.as_ptr(),
+            kind,
+            ptr::null_mut(),
+            0,
+            0,
+            abi::INFO_LVL_5,
+            abi::VAR_SCOPE_READONLY,
+            place,
+        )
+    };
+    if code < 0 { Err(code) } else { Ok(()) }
+}
+
+/// A module with the values that hold when the user says nothing.
+fn default_module() -> abi::Module {
+    let config = Config::new(btl_core::ProcName { job: 0, rank: 0 }, 0);
+    let (eager, max) = (config.max_payload(0), config.max_payload(1));
+    // SAFETY: as for the static above.
+    let mut module: abi::Module = unsafe { core::mem::zeroed() };
+    module.eager_limit = eager;
+    module.rndv_eager_limit = eager;
+    module.max_send_size = max;
+    // Without put and get ob1 does not use these three; they are set so that its arithmetic on them stays sound.
+    module.rdma_pipeline_send_length = max;
+    module.rdma_pipeline_frag_size = max;
+    module.min_rdma_pipeline_size = eager.saturating_add(max);
+    module.exclusivity = abi::EXCLUSIVITY_DEFAULT;
+    module.latency = 4;
+    module.bandwidth = 0;
+    module.flags = abi::BTL_FLAGS_SEND;
+    module
+}
+
+/// The values after Open MPI read files, environment and command line.
+pub(crate) fn read() -> Raw {
+    // SAFETY: nobody writes the storage after registration; strings are NULL or NUL-terminated and copied at once.
+    unsafe {
+        let strings = (*STORAGE.strings.get()).map(|text| {
+            if text.is_null() {
+                String::new()
+            } else {
+                CStr::from_ptr(text).to_string_lossy().into_owned()
+            }
+        });
+        Raw { numbers: *STORAGE.numbers.get(), strings }
+    }
+}
+
+/// The limits among the parameters common to all BTLs.
+pub(crate) fn limits() -> Limits {
+    // SAFETY: as in `read`.
+    let template = unsafe { &*STORAGE.template.get() };
+    Limits {
+        eager: template.eager_limit,
+        rndv_eager: template.rndv_eager_limit,
+        max_send: template.max_send_size,
+    }
+}
+
+/// The limits when the user says nothing.
+pub(crate) fn default_limits() -> Limits {
+    let module = default_module();
+    Limits {
+        eager: module.eager_limit,
+        rndv_eager: module.rndv_eager_limit,
+        max_send: module.max_send_size,
+    }
+}
+
+/// Gives a module the values of the template and the limits that fit; function pointers are the caller's.
+///
+/// # Safety
+/// `module` points to a module nobody else uses now.
+pub(crate) unsafe fn apply(module: *mut abi::Module, limits: Limits) {
+    // SAFETY: by the contract, and as in `read`.
+    unsafe {
+        module.write(ptr::read(STORAGE.template.get()));
+        (*module).eager_limit = limits.eager;
+        (*module).rndv_eager_limit = limits.rndv_eager;
+        (*module).max_send_size = limits.max_send;
+        // Nothing else is offered yet, whatever btl_verbs_flags says.
+        (*module).flags = abi::BTL_FLAGS_SEND;
+        (*module).component = component::get();
+    }
+}
