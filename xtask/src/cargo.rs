@@ -17,7 +17,9 @@ pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let inherited = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for name in inherited.filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+    for name in inherited
+        .filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+    {
         command.env_remove(name);
     }
     command.current_dir(paths::root()).stdin(Stdio::null());
@@ -58,7 +60,10 @@ fn artifacts(line: &str) -> Vec<Artifact> {
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let manifest = text(&message["manifest_path"]);
-    let folder = Path::new(&manifest).parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let folder = Path::new(&manifest)
+        .parent()
+        .and_then(Path::file_name)
+        .map(|name| name.to_string_lossy().into_owned());
     let artifact = |path: &Value| Artifact {
         package: folder.clone().unwrap_or_default(),
         name: text(&message["target"]["name"]),
@@ -69,7 +74,10 @@ fn artifacts(line: &str) -> Vec<Artifact> {
         return vec![artifact(&message["executable"])];
     }
     let files = message["filenames"].as_array().into_iter().flatten();
-    files.filter(|file| file.as_str().is_some_and(|file| file.ends_with(".so"))).map(artifact).collect()
+    files
+        .filter(|file| file.as_str().is_some_and(|file| file.ends_with(".so")))
+        .map(artifact)
+        .collect()
 }
 
 /// Builds the BTL for use; returns the shared library.
@@ -79,7 +87,9 @@ fn artifacts(line: &str) -> Vec<Artifact> {
 pub(crate) fn build_btl() -> Result<PathBuf> {
     let built = build(&["build", "--release", "--package", "btl-ompi"])?;
     let library = built.into_iter().find(|artifact| artifact.name == "mca_btl_verbs");
-    library.map(|artifact| artifact.path).context("package btl-ompi built no shared library mca_btl_verbs")
+    library
+        .map(|artifact| artifact.path)
+        .context("package btl-ompi built no shared library mca_btl_verbs")
 }
 
 #[cfg(test)]
@@ -92,8 +102,13 @@ mod tests {
             "target":{"kind":["test"],"name":"device"},"filenames":["/t/device-1"],"executable":"/t/device-1"}"#;
         let library = r#"{"reason":"compiler-artifact","manifest_path":"/w/btl-ompi/Cargo.toml",
             "target":{"kind":["cdylib","rlib"],"name":"mca_btl_verbs"},"filenames":["/t/x.rlib","/t/x.so"],"executable":null}"#;
-        let found: Vec<Artifact> = [test, library, "{}", "no json"].into_iter().flat_map(artifacts).collect();
-        let seen: Vec<_> = found.iter().map(|a| (a.package.as_str(), a.kind.as_str(), a.path.to_str())).collect();
-        assert_eq!(seen, [("rdma-cm", "test", Some("/t/device-1")), ("btl-ompi", "cdylib", Some("/t/x.so"))]);
+        let found: Vec<Artifact> =
+            [test, library, "{}", "no json"].into_iter().flat_map(artifacts).collect();
+        let seen: Vec<_> =
+            found.iter().map(|a| (a.package.as_str(), a.kind.as_str(), a.path.to_str())).collect();
+        assert_eq!(
+            seen,
+            [("rdma-cm", "test", Some("/t/device-1")), ("btl-ompi", "cdylib", Some("/t/x.so"))]
+        );
     }
 }

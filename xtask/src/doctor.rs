@@ -52,12 +52,19 @@ pub(crate) fn run() -> Result<ExitCode> {
 
 fn packages(problems: &mut Problems) {
     println!("Packages");
-    for group in [Group::Build, Group::Guest, Group::Mpi, Group::Kernel, Group::Headers, Group::Bindgen] {
+    for group in
+        [Group::Build, Group::Guest, Group::Mpi, Group::Kernel, Group::Headers, Group::Bindgen]
+    {
         let missing = deps::missing_packages(group);
-        let state = if missing.is_empty() { "there".to_owned() } else { format!("missing: {}", missing.join(" ")) };
+        let state = if missing.is_empty() {
+            "there".to_owned()
+        } else {
+            format!("missing: {}", missing.join(" "))
+        };
         println!("  {}: {state}", group.purpose());
         if !missing.is_empty() && matches!(group, Group::Build | Group::Guest | Group::Mpi) {
-            problems.add(format!("something is missing {}", group.purpose()), deps::remedy(&[group]));
+            problems
+                .add(format!("something is missing {}", group.purpose()), deps::remedy(&[group]));
         }
     }
     println!();
@@ -82,8 +89,13 @@ fn devices(problems: &mut Problems) {
         }
         if let Ok(told) = &told {
             match told.get(&name) {
-                Some(fields) => fields.iter().for_each(|(key, value)| println!("    {key}: {value}")),
-                None => problems.add(format!("{name} cannot be opened through verbs"), "install ibverbs-providers (or rdma-core)"),
+                Some(fields) => {
+                    fields.iter().for_each(|(key, value)| println!("    {key}: {value}"))
+                }
+                None => problems.add(
+                    format!("{name} cannot be opened through verbs"),
+                    "install ibverbs-providers (or rdma-core)",
+                ),
             }
         }
     }
@@ -91,7 +103,10 @@ fn devices(problems: &mut Problems) {
         println!("  (capabilities are not shown: {why:#})");
     }
     if !names.is_empty() && !Path::new("/dev/infiniband/rdma_cm").exists() {
-        problems.add("there is no /dev/infiniband/rdma_cm, so nothing can connect", "modprobe rdma_ucm");
+        problems.add(
+            "there is no /dev/infiniband/rdma_cm, so nothing can connect",
+            "modprobe rdma_ucm",
+        );
     }
     println!();
 }
@@ -110,7 +125,10 @@ fn describe(device: &Path, problems: &mut Problems) -> Vec<String> {
             (_, "InfiniBand") => "InfiniBand",
             _ => "unknown transport",
         };
-        let netdev = entries(port.join("gid_attrs/ndevs")).iter().map(|file| read(file)).find(|name| !name.is_empty());
+        let netdev = entries(port.join("gid_attrs/ndevs"))
+            .iter()
+            .map(|file| read(file))
+            .find(|name| !name.is_empty());
         let state = read(&port.join("state"));
         let number = port.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (netdev, address) = match &netdev {
@@ -118,7 +136,10 @@ fn describe(device: &Path, problems: &mut Problems) -> Vec<String> {
             None => ("no network device", String::new()),
         };
         if !state.contains("ACTIVE") {
-            problems.add(format!("{name} port {number} is {state}"), format!("ip link set {netdev} up, and look at the cable"));
+            problems.add(
+                format!("{name} port {number} is {state}"),
+                format!("ip link set {netdev} up, and look at the cable"),
+            );
         }
         if address.is_empty() && transport != "InfiniBand" {
             problems.add(
@@ -132,7 +153,9 @@ fn describe(device: &Path, problems: &mut Problems) -> Vec<String> {
 }
 
 fn addresses(netdev: &str) -> String {
-    let Ok(text) = exec::output(Command::new("ip").args(["-brief", "address", "show", "dev", netdev]), QUICK) else {
+    let Ok(text) =
+        exec::output(Command::new("ip").args(["-brief", "address", "show", "dev", netdev]), QUICK)
+    else {
         return String::new();
     };
     text.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")
@@ -155,10 +178,14 @@ fn ask_verbs() -> Result<Told> {
 
 fn parse_told(text: &str) -> Told {
     let fields = |line: &str| -> Vec<(String, String)> {
-        line.split('\t').filter_map(|field| field.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        line.split('\t')
+            .filter_map(|field| field.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     };
     let device = |fields: Vec<(String, String)>| {
-        let (names, others): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(key, _)| key == "name");
+        let (names, others): (Vec<_>, Vec<_>) =
+            fields.into_iter().partition(|(key, _)| key == "name");
         names.into_iter().next().map(|(_, name)| (name, others))
     };
     text.lines().map(fields).filter_map(device).collect()
@@ -176,14 +203,18 @@ fn limits(problems: &mut Problems) {
     };
     println!("  locked memory: {}", show(memlock, 1024, "KiB"));
     println!("  open files: {}\n", show(nofile, 1, ""));
-    if memlock.is_some_and(|bytes| bytes < MEMLOCK_WANTED) && !rustix::process::geteuid().is_root() {
+    if memlock.is_some_and(|bytes| bytes < MEMLOCK_WANTED) && !rustix::process::geteuid().is_root()
+    {
         problems.add(
             "the limit on locked memory is too small for registered memory",
             "`ulimit -l unlimited`, for all in /etc/security/limits.conf: `* - memlock unlimited`; a batch system has its own setting",
         );
     }
     if nofile.is_some_and(|files| files < NOFILE_WANTED) {
-        problems.add("the limit on open files is small: each connection takes some", format!("`ulimit -n {NOFILE_WANTED}` or more"));
+        problems.add(
+            "the limit on open files is small: each connection takes some",
+            format!("`ulimit -n {NOFILE_WANTED}` or more"),
+        );
     }
 }
 
@@ -197,9 +228,12 @@ fn open_mpi(problems: &mut Problems) {
     println!("Open MPI");
     let mut found: Vec<PathBuf> = Vec::new();
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let known = ["/usr/lib64/openmpi/bin", "/usr/lib64/mpi/gcc/openmpi4/bin", "/opt/openmpi/bin"].map(PathBuf::from);
+    let known = ["/usr/lib64/openmpi/bin", "/usr/lib64/mpi/gcc/openmpi4/bin", "/opt/openmpi/bin"]
+        .map(PathBuf::from);
     for file in std::env::split_paths(&path).chain(known).map(|dir| dir.join("ompi_info")) {
-        if paths::is_executable(&file) && !found.iter().any(|have| fs::canonicalize(have).ok() == fs::canonicalize(&file).ok()) {
+        if paths::is_executable(&file)
+            && !found.iter().any(|have| fs::canonicalize(have).ok() == fs::canonicalize(&file).ok())
+        {
             found.push(file);
         }
     }
@@ -209,7 +243,10 @@ fn open_mpi(problems: &mut Problems) {
     for (at, info) in found.into_iter().enumerate() {
         match OpenMpi::at(info.clone()) {
             Ok(mpi) => one_open_mpi(&mpi, at == 0, problems),
-            Err(error) => problems.add(format!("{} does not work: {error:#}", info.display()), "install Open MPI again"),
+            Err(error) => problems.add(
+                format!("{} does not work: {error:#}", info.display()),
+                "install Open MPI again",
+            ),
         }
     }
     println!();
@@ -221,17 +258,24 @@ fn one_open_mpi(mpi: &OpenMpi, first: bool, problems: &mut Problems) {
     println!("  {} ({}{first_words}): {support}", mpi.version, mpi.info.display());
     if !mpi.supported() {
         if first {
-            problems.add(format!("the BTL is not built for Open MPI {}", mpi.version), "put an Open MPI 4.1 first in the PATH");
+            problems.add(
+                format!("the BTL is not built for Open MPI {}", mpi.version),
+                "put an Open MPI 4.1 first in the PATH",
+            );
         }
         return;
     }
     let places = [install::user_folder().ok(), mpi.component_folder().ok()];
-    let file = places.into_iter().flatten().map(|dir| dir.join(install::FILE)).find(|file| file.exists());
+    let file =
+        places.into_iter().flatten().map(|dir| dir.join(install::FILE)).find(|file| file.exists());
     match (file, mpi.finds_btl(None)) {
         (Some(file), Ok(true)) => println!("    the BTL is installed: {}", file.display()),
         (None, Ok(true)) => println!("    the BTL is installed (through mca_base_component_path)"),
         (Some(file), _) => {
-            problems.add(format!("Open MPI {} does not load {}", mpi.version, file.display()), "cargo xtask install-btl");
+            problems.add(
+                format!("Open MPI {} does not load {}", mpi.version, file.display()),
+                "cargo xtask install-btl",
+            );
         }
         (None, _) => {
             println!("    the BTL is not installed: `cargo xtask install-btl` does it");
@@ -262,8 +306,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_helper_are_taken_by_device() {
-        let told = parse_told("name=siw0\tcaps=SRQ,INLINE\tloopback=yes (quirk table)\nnonsense\nname=rxe0\tcaps=\n");
-        assert_eq!(told["siw0"], [("caps".into(), "SRQ,INLINE".into()), ("loopback".into(), "yes (quirk table)".into())]);
+        let told = parse_told(
+            "name=siw0\tcaps=SRQ,INLINE\tloopback=yes (quirk table)\nnonsense\nname=rxe0\tcaps=\n",
+        );
+        assert_eq!(
+            told["siw0"],
+            [("caps".into(), "SRQ,INLINE".into()), ("loopback".into(), "yes (quirk table)".into())]
+        );
         assert_eq!(told.len(), 2);
     }
 }

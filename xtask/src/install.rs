@@ -47,7 +47,11 @@ impl OpenMpi {
     /// It does not run or answers something else than a version.
     pub(crate) fn at(info: PathBuf) -> Result<Self> {
         let text = exec::output(Command::new(&info).arg("--version"), QUICK)?;
-        let version = text.split_whitespace().find_map(|word| word.strip_prefix('v')).unwrap_or_default().to_owned();
+        let version = text
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix('v'))
+            .unwrap_or_default()
+            .to_owned();
         if version.is_empty() {
             bail!("{} tells no version", info.display());
         }
@@ -83,8 +87,14 @@ impl OpenMpi {
 
     /// Where its own components are.
     pub(crate) fn component_folder(&self) -> Result<PathBuf> {
-        let text = exec::output(Command::new(&self.info).args(["--path", "pkglibdir", "--parsable"]), QUICK)?;
-        let folder = text.lines().find_map(|line| line.strip_prefix("path:pkglibdir:")).map(|folder| folder.trim().to_owned());
+        let text = exec::output(
+            Command::new(&self.info).args(["--path", "pkglibdir", "--parsable"]),
+            QUICK,
+        )?;
+        let folder = text
+            .lines()
+            .find_map(|line| line.strip_prefix("path:pkglibdir:"))
+            .map(|folder| folder.trim().to_owned());
         folder.map(PathBuf::from).context("ompi_info does not tell where Open MPI's components are")
     }
 
@@ -100,7 +110,12 @@ impl OpenMpi {
         if got.stdout.lines().any(|line| line.starts_with("mca:btl:verbs:")) {
             return Ok(true);
         }
-        let said: Vec<&str> = got.stderr.lines().chain(got.stdout.lines()).filter(|line| line.contains("btl_verbs")).collect();
+        let said: Vec<&str> = got
+            .stderr
+            .lines()
+            .chain(got.stdout.lines())
+            .filter(|line| line.contains("btl_verbs"))
+            .collect();
         if !said.is_empty() {
             ui::say(&format!("Open MPI says: {}", said.join(" ")));
         }
@@ -131,7 +146,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("{} is there, but Open MPI {} does not load it", path.display(), mpi.version);
     }
     println!("Installed {} for Open MPI {}. Run MPI programs with", path.display(), mpi.version);
-    let extra = if told { String::new() } else { format!("--mca mca_base_component_path {} ", search_path(&dir)) };
+    let extra = if told {
+        String::new()
+    } else {
+        format!("--mca mca_base_component_path {} ", search_path(&dir))
+    };
     println!("    mpirun {extra}--mca pml ob1 --mca osc ^ucx --mca btl self,verbs …");
     println!("(`self,vader,verbs` lets processes of one node use shared memory).");
     println!("Every node needs the file. To remove it: rm {}", path.display());
@@ -140,7 +159,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Where Open MPI looks for a user's own components.
 pub(crate) fn user_folder() -> Result<PathBuf> {
-    Ok(paths::home().context("no home folder (HOME is not set): say where to put it with --dir")?.join(".openmpi/components"))
+    Ok(paths::home()
+        .context("no home folder (HOME is not set): say where to put it with --dir")?
+        .join(".openmpi/components"))
 }
 
 /// Puts `library` into `dir` under the name Open MPI looks for; at no time is there half a file.
@@ -148,5 +169,7 @@ pub(crate) fn place(library: &Path, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let new = dir.join(format!(".{FILE}.new"));
     let put = fs::copy(library, &new).and_then(|_| fs::rename(&new, dir.join(FILE)));
-    put.with_context(|| format!("cannot write {} (with --system, run it as root)", dir.join(FILE).display()))
+    put.with_context(|| {
+        format!("cannot write {} (with --system, run it as root)", dir.join(FILE).display())
+    })
 }

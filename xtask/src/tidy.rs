@@ -13,7 +13,8 @@ use crate::{paths, ui};
 /// Written by a program, or fixed by somebody else's layout.
 const GENERATED: &[&str] = &["rdma-sys/src/bindings.rs", "btl-ompi/src/abi/", "Cargo.lock"];
 /// Where `unsafe` may be: the crates at the edge to C, and the driver of the engine. (In xtask the compiler forbids it.)
-const UNSAFE: &[&str] = &["rdma-sys/", "rdma-safe/", "rdma-cm/", "btl-ompi/", "btl-core/src/verbs/", "xtask/"];
+const UNSAFE: &[&str] =
+    &["rdma-sys/", "rdma-safe/", "rdma-cm/", "btl-ompi/", "btl-core/src/verbs/", "xtask/"];
 /// Where code may ask whether it is on iWARP.
 const IWARP: &[&str] = &[
     "rdma-safe/src/caps.rs",
@@ -24,14 +25,29 @@ const IWARP: &[&str] = &[
     "btl-core/src/first_send.rs",
 ];
 /// Of the engine and the simulator: what makes a run unrepeatable, or calls the system. The driver `verbs` may.
-const IMPURE: &[&str] = &["Instant::now", "SystemTime", "HashMap", "HashSet", "std::thread", "println!", "TcpStream", "UdpSocket"];
+const IMPURE: &[&str] = &[
+    "Instant::now",
+    "SystemTime",
+    "HashMap",
+    "HashSet",
+    "std::thread",
+    "println!",
+    "TcpStream",
+    "UdpSocket",
+];
 /// Of these, what is meant for people to read may print.
-const MAY_PRINT: &[&str] = &["btl-core/src/verbs/", "btl-core/sim/src/main.rs", "btl-core/sim/src/trace.rs"];
+const MAY_PRINT: &[&str] =
+    &["btl-core/src/verbs/", "btl-core/sim/src/main.rs", "btl-core/sim/src/trace.rs"];
 /// Left over from work in progress.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "dbg!("];
 const NOTES: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
 /// Of somebody's machine.
-const LOCAL: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/tmp/", "target")];
+const LOCAL: &[&str] = &[
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+    concat!("/tmp/", "target"),
+];
 
 const FILE_LINES: usize = 800;
 const FUNCTION_LINES: usize = 70;
@@ -72,7 +88,12 @@ pub(crate) fn check() -> Result<Vec<(&'static str, Vec<String>)>> {
     let mut files = Vec::new();
     collect(&paths::root(), &paths::root(), &mut files)?;
     let found = |rule: fn(&File) -> Vec<(usize, String)>| {
-        let of_file = |file: &File| rule(file).into_iter().map(|(line, what)| format!("{}:{line}: {what}", file.path)).collect::<Vec<_>>();
+        let of_file = |file: &File| {
+            rule(file)
+                .into_iter()
+                .map(|(line, what)| format!("{}:{line}: {what}", file.path))
+                .collect::<Vec<_>>()
+        };
         files.iter().flat_map(of_file).collect()
     };
     Ok(RULES.iter().map(|(name, rule)| (*name, found(*rule))).collect())
@@ -96,18 +117,23 @@ pub(crate) fn run() -> Result<ExitCode> {
 }
 
 fn collect(dir: &Path, root: &Path, files: &mut Vec<File>) -> Result<()> {
-    let mut entries: Vec<PathBuf> =
-        fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?.flatten().map(|entry| entry.path()).collect();
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir)
+        .with_context(|| format!("cannot read {}", dir.display()))?
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
-            let skip = name == "target" || name.starts_with('.') && !matches!(name.as_str(), ".ci" | ".cargo");
+            let skip = name == "target"
+                || name.starts_with('.') && !matches!(name.as_str(), ".ci" | ".cargo");
             if !skip {
                 collect(&path, root, files)?;
             }
         } else if let Ok(text) = fs::read_to_string(&path) {
-            let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
+            let path =
+                path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
             if !GENERATED.iter().any(|generated| path.starts_with(generated)) {
                 files.push(File::new(path, text));
             }
@@ -122,7 +148,10 @@ impl File {
             || path.ends_with("_test.rs")
             || path.ends_with("_tests.rs")
             || path.ends_with("/tests.rs");
-        let first = text.lines().position(|line| line.trim_start().starts_with("#[cfg(test)]")).map_or(usize::MAX, |line| line + 1);
+        let first = text
+            .lines()
+            .position(|line| line.trim_start().starts_with("#[cfg(test)]"))
+            .map_or(usize::MAX, |line| line + 1);
         Self { path, text, tests_from: if whole { 0 } else { first } }
     }
 
@@ -176,7 +205,9 @@ fn code_of(line: &str) -> String {
 /// Whether `word` stands alone in `code`.
 fn has_word(code: &str, word: &str) -> bool {
     let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    code.match_indices(word).any(|(at, _)| !part(code[..at].chars().next_back()) && !part(code[at + word.len()..].chars().next()))
+    code.match_indices(word).any(|(at, _)| {
+        !part(code[..at].chars().next_back()) && !part(code[at + word.len()..].chars().next())
+    })
 }
 
 fn long_file(file: &File) -> Vec<(usize, String)> {
@@ -202,7 +233,9 @@ fn long_functions(file: &File) -> Vec<(usize, String)> {
                 }
                 open = None;
             }
-            None if has_word(&code_of(line), "fn") && !line.trim_end().ends_with([';', '}', ',']) => {
+            None if has_word(&code_of(line), "fn")
+                && !line.trim_end().ends_with([';', '}', ',']) =>
+            {
                 open = Some((number, format!("{indent}}}")));
             }
             _ => {}
@@ -214,14 +247,20 @@ fn long_functions(file: &File) -> Vec<(usize, String)> {
 fn long_lines(file: &File) -> Vec<(usize, String)> {
     let checked = [".rs", ".sh", ".c", ".h"].iter().any(|ending| file.path.ends_with(ending));
     let columns = file.lines().map(|(number, line)| (number, line.chars().count()));
-    columns.filter(|(_, n)| checked && *n > LINE_COLUMNS).map(|(number, n)| (number, format!("{n} columns"))).collect()
+    columns
+        .filter(|(_, n)| checked && *n > LINE_COLUMNS)
+        .map(|(number, n)| (number, format!("{n} columns")))
+        .collect()
 }
 
 fn stray_unsafe(file: &File) -> Vec<(usize, String)> {
     if !file.is_rust() || file.within(UNSAFE) {
         return Vec::new();
     }
-    file.code().filter(|(_, code)| has_word(code, "unsafe")).map(|(number, _)| (number, "unsafe here".to_owned())).collect()
+    file.code()
+        .filter(|(_, code)| has_word(code, "unsafe"))
+        .map(|(number, _)| (number, "unsafe here".to_owned()))
+        .collect()
 }
 
 fn unexplained_unsafe(file: &File) -> Vec<(usize, String)> {
@@ -232,35 +271,66 @@ fn unexplained_unsafe(file: &File) -> Vec<(usize, String)> {
     }
     let lines: Vec<&str> = file.text.lines().collect();
     let needs = |code: &str| code.contains("unsafe {") || code.contains("unsafe impl");
-    let explained = |number: usize| lines[number.saturating_sub(ABOVE + 1)..number].iter().any(|line| line.contains("SAFETY:"));
+    let explained = |number: usize| {
+        lines[number.saturating_sub(ABOVE + 1)..number].iter().any(|line| line.contains("SAFETY:"))
+    };
     let unexplained = file.code().filter(|(number, code)| needs(code) && !explained(*number));
-    unexplained.map(|(number, _)| (number, "unsafe without a comment `SAFETY:`".to_owned())).collect()
+    unexplained
+        .map(|(number, _)| (number, "unsafe without a comment `SAFETY:`".to_owned()))
+        .collect()
 }
 
 /// The lines of shipped Rust code below `scope` and not in `allowed` that have one of `words` in them.
-fn words_outside(file: &File, scope: &[&str], allowed: &[&str], words: &[&str]) -> Vec<(usize, String)> {
+fn words_outside(
+    file: &File,
+    scope: &[&str],
+    allowed: &[&str],
+    words: &[&str],
+) -> Vec<(usize, String)> {
     if !file.is_rust() || !file.within(scope) || file.within(allowed) {
         return Vec::new();
     }
-    let hit = |code: &str| words.iter().find(|word| code.contains(**word)).map(|word| format!("`{word}` here"));
+    let hit = |code: &str| {
+        words.iter().find(|word| code.contains(**word)).map(|word| format!("`{word}` here"))
+    };
     file.shipped().filter_map(|(number, code)| hit(&code).map(|what| (number, what))).collect()
 }
 
 fn stray_iwarp(file: &File) -> Vec<(usize, String)> {
-    words_outside(file, &["rdma-safe/", "rdma-cm/", "btl-core/", "btl-ompi/"], IWARP, &["Transport::Iwarp"])
+    words_outside(
+        file,
+        &["rdma-safe/", "rdma-cm/", "btl-core/", "btl-ompi/"],
+        IWARP,
+        &["Transport::Iwarp"],
+    )
 }
 
 fn forged_right(file: &File) -> Vec<(usize, String)> {
-    words_outside(file, &["btl-core/", "btl-ompi/"], &["btl-core/src/first_send.rs"], &["SendRight(", "SendRight {", "Heard("])
+    words_outside(
+        file,
+        &["btl-core/", "btl-ompi/"],
+        &["btl-core/src/first_send.rs"],
+        &["SendRight(", "SendRight {", "Heard("],
+    )
 }
 
 fn forged_credit(file: &File) -> Vec<(usize, String)> {
     let makers = ["btl-core/src/credit.rs"];
-    words_outside(file, &["btl-core/", "btl-ompi/"], &makers, &[" Credit {", " Advert {", " PostedRecv {", " Credit(", " PostedRecv("])
+    words_outside(
+        file,
+        &["btl-core/", "btl-ompi/"],
+        &makers,
+        &[" Credit {", " Advert {", " PostedRecv {", " Credit(", " PostedRecv("],
+    )
 }
 
 fn stray_post(file: &File) -> Vec<(usize, String)> {
-    words_outside(file, &["btl-core/src/"], &["btl-core/src/lane.rs", "btl-core/src/verbs/"], &[".post_send("])
+    words_outside(
+        file,
+        &["btl-core/src/"],
+        &["btl-core/src/lane.rs", "btl-core/src/verbs/"],
+        &[".post_send("],
+    )
 }
 
 fn impure(file: &File) -> Vec<(usize, String)> {
@@ -271,13 +341,19 @@ fn unfinished(file: &File) -> Vec<(usize, String)> {
     if !file.is_rust() {
         return Vec::new();
     }
-    let hit = |text: &str, words: &[&str]| words.iter().find(|word| text.contains(**word)).map(|word| format!("`{word}`"));
-    let both = file.lines().zip(file.code()).map(|((number, line), (_, code))| (number, hit(line, NOTES).or_else(|| hit(&code, UNFINISHED))));
+    let hit = |text: &str, words: &[&str]| {
+        words.iter().find(|word| text.contains(**word)).map(|word| format!("`{word}`"))
+    };
+    let both = file.lines().zip(file.code()).map(|((number, line), (_, code))| {
+        (number, hit(line, NOTES).or_else(|| hit(&code, UNFINISHED)))
+    });
     both.filter_map(|(number, what)| what.map(|what| (number, what))).collect()
 }
 
 fn local_path(file: &File) -> Vec<(usize, String)> {
-    let hit = |line: &str| LOCAL.iter().find(|path| line.contains(**path)).map(|path| format!("`{path}`"));
+    let hit = |line: &str| {
+        LOCAL.iter().find(|path| line.contains(**path)).map(|path| format!("`{path}`"))
+    };
     file.lines().filter_map(|(number, line)| hit(line).map(|what| (number, what))).collect()
 }
 
@@ -293,21 +369,37 @@ mod tests {
     fn code_is_what_is_neither_comment_nor_string() {
         assert_eq!(code_of(r#"let a = "unsafe \" // no"; // unsafe"#), r#"let a = ""; "#);
         assert_eq!(code_of("x('\"', 1) // y"), "x(', 1) ");
-        assert!(has_word("pub unsafe fn", "unsafe") && !has_word("#![forbid(unsafe_code)]", "unsafe"));
+        assert!(
+            has_word("pub unsafe fn", "unsafe") && !has_word("#![forbid(unsafe_code)]", "unsafe")
+        );
     }
 
     #[test]
     fn each_rule_catches_its_case() {
         let long = format!("fn f() {{\n{}}}\n", "    x();\n".repeat(69));
-        assert_eq!(long_functions(&file("a/src/a.rs", &long)), [(1, "a function of 71 lines".to_owned())]);
-        assert!(long_functions(&file("a/src/a.rs", &long.replacen("    x();\n", "", 1))).is_empty());
+        assert_eq!(
+            long_functions(&file("a/src/a.rs", &long)),
+            [(1, "a function of 71 lines".to_owned())]
+        );
+        assert!(
+            long_functions(&file("a/src/a.rs", &long.replacen("    x();\n", "", 1))).is_empty()
+        );
         assert_eq!(long_file(&file("a/src/a.rs", &"x\n".repeat(801))).len(), 1);
         assert_eq!(stray_unsafe(&file("btl-core/src/lane.rs", "unsafe { x() }\n")).len(), 1);
         assert!(stray_unsafe(&file("rdma-cm/src/id.rs", "unsafe { x() }\n")).is_empty());
         assert_eq!(unexplained_unsafe(&file("rdma-cm/src/id.rs", "unsafe { x() }\n")).len(), 1);
-        assert!(unexplained_unsafe(&file("rdma-cm/src/id.rs", "// SAFETY: y\nunsafe { x() }\n")).is_empty());
-        assert_eq!(stray_iwarp(&file("btl-core/src/lane.rs", "if t == Transport::Iwarp {}\n")).len(), 1);
-        assert!(stray_iwarp(&file("btl-core/src/lane.rs", "#[cfg(test)]\nTransport::Iwarp\n")).is_empty());
+        assert!(
+            unexplained_unsafe(&file("rdma-cm/src/id.rs", "// SAFETY: y\nunsafe { x() }\n"))
+                .is_empty()
+        );
+        assert_eq!(
+            stray_iwarp(&file("btl-core/src/lane.rs", "if t == Transport::Iwarp {}\n")).len(),
+            1
+        );
+        assert!(
+            stray_iwarp(&file("btl-core/src/lane.rs", "#[cfg(test)]\nTransport::Iwarp\n"))
+                .is_empty()
+        );
         assert_eq!(stray_post(&file("btl-core/src/engine.rs", "port.post_send(x)\n")).len(), 1);
         assert_eq!(impure(&file("btl-core/src/engine.rs", "let t = Instant::now();\n")).len(), 1);
         assert_eq!(local_path(&file("README.md", concat!("see /wo", "rk/x\n"))).len(), 1);

@@ -45,34 +45,57 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     deps::ensure(&[deps::Group::Build, deps::Group::Guest, deps::Group::Mpi])?;
     ui::say("building the BTL and the MPI programs");
     let programs = Programs::build()?;
-    ui::say(&format!("Open MPI {}, component and programs in {}", programs.version, programs.dir().display()));
+    ui::say(&format!(
+        "Open MPI {}, component and programs in {}",
+        programs.version,
+        programs.dir().display()
+    ));
     let machine = Machine::choose(args.guest, Device::Both)?;
     let mut count = Count::default();
     let mut report = Report::default();
     for rail in RAILS {
-        step(&mut count, &format!("{}: ring of 4 ranks, 0 B to 4 MiB, every byte checked", rail.name), || {
-            let outcome = run_program(&programs, &machine, rail, 4, "ring", "self,verbs")?;
-            proof::check(rail.device, &outcome.stdout)
-        })?;
-        step(&mut count, &format!("{}: allreduce of 4 ranks, every result checked", rail.name), || {
-            run_program(&programs, &machine, rail, 4, "allreduce", "self,verbs").map(|_| String::new())
-        })?;
-        step(&mut count, &format!("{}: ping-pong, 0 B to 4 MiB, every byte checked", rail.name), || {
-            let outcome = run_program(&programs, &machine, rail, 2, "pingpong", "self,verbs")?;
+        step(
+            &mut count,
+            &format!("{}: ring of 4 ranks, 0 B to 4 MiB, every byte checked", rail.name),
+            || {
+                let outcome = run_program(&programs, &machine, rail, 4, "ring", "self,verbs")?;
+                proof::check(rail.device, &outcome.stdout)
+            },
+        )?;
+        step(
+            &mut count,
+            &format!("{}: allreduce of 4 ranks, every result checked", rail.name),
+            || {
+                run_program(&programs, &machine, rail, 4, "allreduce", "self,verbs")
+                    .map(|_| String::new())
+            },
+        )?;
+        step(
+            &mut count,
+            &format!("{}: ping-pong, 0 B to 4 MiB, every byte checked", rail.name),
+            || {
+                let outcome = run_program(&programs, &machine, rail, 2, "pingpong", "self,verbs")?;
+                report.add(Series::read(rail.name, &outcome.stdout)?);
+                Ok(String::new())
+            },
+        )?;
+    }
+    step(
+        &mut count,
+        "TCP, for comparison: the same ping-pong over Open MPI's own btl tcp",
+        || {
+            let rail = Rail { name: "btl tcp", device: Device::None, rdma: "none" };
+            let outcome = run_program(&programs, &machine, &rail, 2, "pingpong", "self,tcp")?;
             report.add(Series::read(rail.name, &outcome.stdout)?);
             Ok(String::new())
-        })?;
-    }
-    step(&mut count, "TCP, for comparison: the same ping-pong over Open MPI's own btl tcp", || {
-        let rail = Rail { name: "btl tcp", device: Device::None, rdma: "none" };
-        let outcome = run_program(&programs, &machine, &rail, 2, "pingpong", "self,tcp")?;
-        report.add(Series::read(rail.name, &outcome.stdout)?);
-        Ok(String::new())
-    })?;
+        },
+    )?;
     let dir = args.out.clone().unwrap_or_else(|| paths::target().join("demo"));
     if !report.is_empty() {
         println!("\n{}\n", report.table());
-        let written = report.write(&dir).with_context(|| format!("cannot write the results to {}", dir.display()))?;
+        let written = report
+            .write(&dir)
+            .with_context(|| format!("cannot write the results to {}", dir.display()))?;
         println!("{}", written.join("\n"));
     }
     for note in &count.notes {
@@ -102,7 +125,14 @@ fn step(count: &mut Count, what: &str, run: impl FnOnce() -> Result<String>) -> 
 }
 
 /// Runs one program to its line `OK`, with the probe around it.
-fn run_program(programs: &Programs, machine: &Machine, rail: &Rail, ranks: u32, program: &str, btl: &str) -> Result<Outcome> {
+fn run_program(
+    programs: &Programs,
+    machine: &Machine,
+    rail: &Rail,
+    ranks: u32,
+    program: &str,
+    btl: &str,
+) -> Result<Outcome> {
     let mut job = programs.job(rail.device, ranks, program, &[], btl)?;
     programs.probe(&mut job, rail.rdma)?;
     let outcome = machine.run(&job, Sink::Keep)?;

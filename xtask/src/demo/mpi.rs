@@ -37,13 +37,22 @@ impl Programs {
         let mpi = OpenMpi::supported_here()?;
         let tool = |name: &str| {
             let beside = mpi.info.with_file_name(name);
-            if beside.exists() { Ok(beside) } else { paths::program(name).with_context(|| format!("there is no {name}")) }
+            if beside.exists() {
+                Ok(beside)
+            } else {
+                paths::program(name).with_context(|| format!("there is no {name}"))
+            }
         };
         let dir = paths::target().join("mpi");
         install::place(&cargo::build_btl()?, &dir)?;
         let sources = paths::root().join(SOURCES);
-        let entries = fs::read_dir(&sources).with_context(|| format!("no MPI programs in {}", sources.display()))?;
-        for source in entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "c")) {
+        let entries = fs::read_dir(&sources)
+            .with_context(|| format!("no MPI programs in {}", sources.display()))?;
+        for source in entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "c"))
+        {
             let program = dir.join(source.file_stem().unwrap_or_default());
             let mut compile = Command::new(tool("mpicc")?);
             compile.args(["-O2", "-Wall", "-o"]).arg(&program).arg(&source);
@@ -56,9 +65,31 @@ impl Programs {
     ///
     /// # Errors
     /// There is no current folder.
-    pub(crate) fn job(&self, device: Device, ranks: u32, program: &str, args: &[&str], btl: &str) -> Result<Job> {
+    pub(crate) fn job(
+        &self,
+        device: Device,
+        ranks: u32,
+        program: &str,
+        args: &[&str],
+        btl: &str,
+    ) -> Result<Job> {
         let mut command: Vec<OsString> = vec![self.mpirun.clone().into()];
-        command.extend(["-np", &ranks.to_string(), "--mca", "pml", "ob1", "--mca", "osc", "^ucx", "--mca", "btl", btl].map(Into::into));
+        command.extend(
+            [
+                "-np",
+                &ranks.to_string(),
+                "--mca",
+                "pml",
+                "ob1",
+                "--mca",
+                "osc",
+                "^ucx",
+                "--mca",
+                "btl",
+                btl,
+            ]
+            .map(Into::into),
+        );
         command.extend(["--mca", "mca_base_component_path"].map(Into::into));
         command.push(install::search_path(&self.dir).into());
         command.push(self.dir.join(program).into());
@@ -74,7 +105,8 @@ impl Programs {
     /// The script cannot be written.
     pub(crate) fn probe(&self, job: &mut Job, name: &str) -> Result<()> {
         let script = self.dir.join("probe.sh");
-        fs::write(&script, include_str!("probe.sh")).with_context(|| format!("cannot write {}", script.display()))?;
+        fs::write(&script, include_str!("probe.sh"))
+            .with_context(|| format!("cannot write {}", script.display()))?;
         let mut command: Vec<OsString> = vec!["bash".into(), script.into(), name.into()];
         command.append(&mut job.command);
         job.command = command;

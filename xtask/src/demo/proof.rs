@@ -19,8 +19,11 @@ use crate::guest::Device;
 pub(super) fn check(device: Device, output: &str) -> Result<String> {
     let bytes = ring_bytes(output).context("the program does not tell how many bytes it sent")?;
     let value = |key: &str| -> Result<u64> {
-        let line = output.lines().find_map(|line| line.strip_prefix('@')?.strip_prefix(key)?.strip_prefix(' '));
-        line.and_then(|value| value.trim().parse().ok()).with_context(|| format!("the probe does not tell {key}"))
+        let line = output
+            .lines()
+            .find_map(|line| line.strip_prefix('@')?.strip_prefix(key)?.strip_prefix(' '));
+        line.and_then(|value| value.trim().parse().ok())
+            .with_context(|| format!("the probe does not tell {key}"))
     };
     let qps = value("qps")?;
     if qps == 0 {
@@ -42,7 +45,9 @@ pub(super) fn check(device: Device, output: &str) -> Result<String> {
         bail!("no TCP connection of the iWARP device was seen");
     }
     if tcp < bytes / 2 {
-        bail!("the ranks sent {bytes} bytes, and only {tcp} were seen on the TCP connections of the iWARP device");
+        bail!(
+            "the ranks sent {bytes} bytes, and only {tcp} were seen on the TCP connections of the iWARP device"
+        );
     }
     if lo < bytes {
         bail!("the ranks sent {bytes} bytes, and lo carried {lo}");
@@ -76,7 +81,10 @@ mod tests {
     fn enough_packets_are_a_proof_and_too_few_are_not() {
         assert!(check(Device::Rxe, &format!("{RING}@packets 10\n")).is_ok());
         assert!(check(Device::Rxe, &format!("{RING}@packets 9\n")).is_err());
-        assert!(check(Device::Rxe, &format!("{RING}@packets 10\n").replace("@qps 8", "@qps 0")).is_err());
+        assert!(
+            check(Device::Rxe, &format!("{RING}@packets 10\n").replace("@qps 8", "@qps 0"))
+                .is_err()
+        );
     }
 
     #[test]
@@ -84,7 +92,13 @@ mod tests {
         let tcp = "@tcp_conns 4\n@tcp_bytes 9000\n";
         assert!(check(Device::Siw, &format!("{RING}{tcp}@lo_bytes 10240\n")).is_ok());
         assert!(check(Device::Siw, &format!("{RING}{tcp}@lo_bytes 10239\n")).is_err());
-        assert!(check(Device::Siw, &format!("{RING}@tcp_conns 4\n@tcp_bytes 5000\n@lo_bytes 10240\n")).is_err());
-        assert!(check(Device::Siw, &format!("{RING}@tcp_conns 0\n@tcp_bytes 0\n@lo_bytes 99999\n")).is_err());
+        assert!(
+            check(Device::Siw, &format!("{RING}@tcp_conns 4\n@tcp_bytes 5000\n@lo_bytes 10240\n"))
+                .is_err()
+        );
+        assert!(
+            check(Device::Siw, &format!("{RING}@tcp_conns 0\n@tcp_bytes 0\n@lo_bytes 99999\n"))
+                .is_err()
+        );
     }
 }

@@ -67,7 +67,8 @@ impl Report {
     }
 
     fn sizes(&self) -> Vec<u64> {
-        let mut sizes: Vec<u64> = self.series.iter().flat_map(|s| s.points.iter().map(|point| point.bytes)).collect();
+        let mut sizes: Vec<u64> =
+            self.series.iter().flat_map(|s| s.points.iter().map(|point| point.bytes)).collect();
         sizes.sort_unstable();
         sizes.dedup();
         sizes
@@ -77,12 +78,16 @@ impl Report {
     pub(super) fn table(&self) -> Table {
         let mut table = Table::new();
         let mut header = vec!["bytes".to_owned()];
-        header.extend(self.series.iter().flat_map(|s| [format!("{}\nµs", s.name), "\nMB/s".to_owned()]));
+        header.extend(
+            self.series.iter().flat_map(|s| [format!("{}\nµs", s.name), "\nMB/s".to_owned()]),
+        );
         table.load_style(presets::NOTHING).set_header(header);
         for bytes in self.sizes() {
             let mut row = vec![bytes.to_string()];
             for series in &self.series {
-                let cells = series.at(bytes).map(|p| [format!("{:.1}", p.latency_us), format!("{:.1}", p.mb_per_s)]);
+                let cells = series
+                    .at(bytes)
+                    .map(|p| [format!("{:.1}", p.latency_us), format!("{:.1}", p.mb_per_s)]);
                 row.extend(cells.unwrap_or_default());
             }
             table.add_row(row);
@@ -98,7 +103,8 @@ impl Report {
         for series in &self.series {
             for p in &series.points {
                 // Writing to a String cannot fail.
-                let _ = writeln!(text, "{},{},{},{}", p.bytes, series.name, p.latency_us, p.mb_per_s);
+                let _ =
+                    writeln!(text, "{},{},{},{}", p.bytes, series.name, p.latency_us, p.mb_per_s);
             }
         }
         text
@@ -135,7 +141,8 @@ impl Report {
         unit: &str,
         y: impl Fn(&Point) -> f64,
     ) -> Result<(), Box<dyn std::error::Error + 'a>> {
-        const COLORS: [RGBColor; 3] = [RGBColor(0, 102, 204), RGBColor(204, 68, 0), RGBColor(110, 110, 110)];
+        const COLORS: [RGBColor; 3] =
+            [RGBColor(0, 102, 204), RGBColor(204, 68, 0), RGBColor(110, 110, 110)];
         // Both scales are logarithmic: what is 0 has no place on them.
         let line = |series: &Series| -> Vec<(f64, f64)> {
             #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
@@ -144,7 +151,10 @@ impl Report {
         };
         let all: Vec<(f64, f64)> = self.series.iter().flat_map(line).collect();
         let range = |value: fn(&(f64, f64)) -> f64| {
-            let (min, max) = all.iter().map(value).fold((f64::MAX, f64::MIN_POSITIVE), |(a, b), v| (a.min(v), b.max(v)));
+            let (min, max) = all
+                .iter()
+                .map(value)
+                .fold((f64::MAX, f64::MIN_POSITIVE), |(a, b), v| (a.min(v), b.max(v)));
             (min.min(max) / 1.3)..(max * 1.3)
         };
         let (xs, ys) = (range(|point| point.0), range(|point| point.1));
@@ -167,8 +177,12 @@ impl Report {
             chart
                 .draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?
                 .label(series.name.as_str())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
-            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, color.filled())))?;
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))
+                });
+            chart.draw_series(
+                points.into_iter().map(|point| Circle::new(point, 3, color.filled())),
+            )?;
         }
         chart
             .configure_series_labels()
@@ -205,7 +219,10 @@ mod tests {
         assert!(table.contains("4096") && table.contains("199.8"), "{table}");
         let mut svg = String::new();
         report.plot(&mut svg).expect("a plot");
-        assert!(svg.starts_with("<svg") && svg.contains("siw") && svg.contains("bandwidth"), "{svg}");
+        assert!(
+            svg.starts_with("<svg") && svg.contains("siw") && svg.contains("bandwidth"),
+            "{svg}"
+        );
     }
 
     #[test]

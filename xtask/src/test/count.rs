@@ -32,7 +32,9 @@ impl Count {
         let mut count = Self::default();
         let mut results = 0_u32;
         for line in output.lines() {
-            if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            if let Some(name) =
+                line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+            {
                 count.notes.push(format!("{what}: {name}"));
             }
             if line.contains("test result: ") {
@@ -92,6 +94,9 @@ mod tests {
         assert_eq!(Count::of_libtest("x", 0, "").failed, 1, "no test");
         assert_eq!(Count::of_libtest("x", 139, GOOD).failed, 1, "died after its tests");
         assert_eq!(Count::of_libtest("x", 124, "test a ... ").failed, 1, "too long");
-        assert_eq!(Count::of_libtest("x", 0, "test result: ok. 1 passed; 0 failed; 2 ignored;").failed, 2);
+        assert_eq!(
+            Count::of_libtest("x", 0, "test result: ok. 1 passed; 0 failed; 2 ignored;").failed,
+            2
+        );
     }
 }

@@ -76,8 +76,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(name) = args.only.iter().find(|name| !known(name)) {
         bail!("there is no part {name}: `cargo xtask test --list` names them");
     }
-    let chosen: Vec<&Part> =
-        parts::ALL.iter().filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name)).collect();
+    let chosen: Vec<&Part> = parts::ALL
+        .iter()
+        .filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name))
+        .collect();
     let logs = paths::target().join("xtask-test");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
     let mut bench = Bench { kind: args.guest, machine: None, logs, part: "" };
@@ -100,7 +102,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             ui::say(&format!("{head}: FAILED: {note}"));
         }
         let time = start.elapsed();
-        ui::say(&format!("{head}: {} passed, {} failed, {}", count.passed, count.failed, ui::seconds(time)));
+        ui::say(&format!(
+            "{head}: {} passed, {} failed, {}",
+            count.passed,
+            count.failed,
+            ui::seconds(time)
+        ));
         rows.push((part.name, count, time));
     }
     Ok(summary(&rows, &bench))
@@ -108,9 +115,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn summary(rows: &[(&str, Count, Duration)], bench: &Bench) -> ExitCode {
     let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_header(["part", "passed", "failed", "time"]);
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_header(["part", "passed", "failed", "time"]);
     for (name, count, time) in rows {
-        table.add_row([(*name).to_owned(), count.passed.to_string(), count.failed.to_string(), ui::seconds(*time)]);
+        table.add_row([
+            (*name).to_owned(),
+            count.passed.to_string(),
+            count.failed.to_string(),
+            ui::seconds(*time),
+        ]);
     }
     println!("{table}");
     let passed: u64 = rows.iter().map(|(_, count, _)| count.passed).sum();

@@ -36,7 +36,8 @@ pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
         let mut job = programs.job(device, case.ranks, case.program, case.args, "self,verbs")?;
         job.limit = Duration::from_secs(case.limit);
         let outcome = bench.machine()?.run(&job, Sink::Keep)?;
-        let log = format!("{}\n{}\n--- kernel log ---\n{}", outcome.stdout, outcome.stderr, outcome.klog);
+        let log =
+            format!("{}\n{}\n--- kernel log ---\n{}", outcome.stdout, outcome.stderr, outcome.klog);
         bench.log(case.program, &log);
         let name = format!("{} on {}", case.program, device.name());
         let result = match outcome.code {
@@ -46,12 +47,20 @@ pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
             code => Err(format!("ended with status {code}: {}", last_line(&outcome.stderr))),
         };
         count.case(&name, result);
-        count.case(&name, clean(&outcome.klog, KERNEL_TROUBLE).and_then(|()| clean(&outcome.klog, BROKEN)));
+        count.case(
+            &name,
+            clean(&outcome.klog, KERNEL_TROUBLE).and_then(|()| clean(&outcome.klog, BROKEN)),
+        );
     }
     Ok(count)
 }
 
 fn last_line(text: &str) -> &str {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("---"));
-    lines.into_iter().find(|line| line.contains("FAILED")).or_else(|| text.lines().rev().find(|line| !line.trim().is_empty())).unwrap_or("")
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("---"));
+    lines
+        .into_iter()
+        .find(|line| line.contains("FAILED"))
+        .or_else(|| text.lines().rev().find(|line| !line.trim().is_empty()))
+        .unwrap_or("")
 }

@@ -18,10 +18,26 @@ pub(crate) const ALL: &[Part] = &[
     Part { name: "doc", about: "the examples in the documentation", run: doc },
     Part { name: "layout", about: "the raw bindings against the installed headers", run: layout },
     Part { name: "sim", about: "the shipped engine on simulated devices", run: sim },
-    Part { name: "device-siw", about: "device tests on soft iWARP", run: |bench| device(bench, Device::Siw) },
-    Part { name: "device-rxe", about: "device tests on soft RoCE", run: |bench| device(bench, Device::Rxe) },
-    Part { name: "mpi-siw", about: "MPI programs over the BTL on soft iWARP", run: |bench| mpi::run(bench, Device::Siw) },
-    Part { name: "mpi-rxe", about: "MPI programs over the BTL on soft RoCE", run: |bench| mpi::run(bench, Device::Rxe) },
+    Part {
+        name: "device-siw",
+        about: "device tests on soft iWARP",
+        run: |bench| device(bench, Device::Siw),
+    },
+    Part {
+        name: "device-rxe",
+        about: "device tests on soft RoCE",
+        run: |bench| device(bench, Device::Rxe),
+    },
+    Part {
+        name: "mpi-siw",
+        about: "MPI programs over the BTL on soft iWARP",
+        run: |bench| mpi::run(bench, Device::Siw),
+    },
+    Part {
+        name: "mpi-rxe",
+        about: "MPI programs over the BTL on soft RoCE",
+        run: |bench| mpi::run(bench, Device::Rxe),
+    },
 ];
 
 /// Packages that must have device tests: one that lost them is noticed.
@@ -57,7 +73,16 @@ fn unit(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
     cargo_test(
         bench,
-        &["--workspace", "--exclude", "rdma-safe-sys", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"],
+        &[
+            "--workspace",
+            "--exclude",
+            "rdma-safe-sys",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--no-fail-fast",
+            "--quiet",
+        ],
     )
 }
 
@@ -79,9 +104,14 @@ fn sim(bench: &mut Bench) -> Result<Count> {
     let got = exec::capture(&mut command, UNIT_LIMIT)?;
     bench.log("sim", &format!("{}\n{}", got.stdout, got.stderr));
     let Some(last) = got.stdout.lines().rev().find(|line| line.contains(" passed, ")) else {
-        bail!("the simulator (status {}) ended without a line `N passed, M failed`:\n{}", got.code, got.stderr.trim());
+        bail!(
+            "the simulator (status {}) ended without a line `N passed, M failed`:\n{}",
+            got.code,
+            got.stderr.trim()
+        );
     };
-    let mut count = Count { passed: super::count::number_before(last, " passed"), ..Count::default() };
+    let mut count =
+        Count { passed: super::count::number_before(last, " passed"), ..Count::default() };
     let failed = super::count::number_before(last, " failed");
     if failed > 0 || got.code != 0 {
         count.failed = failed.max(1);
@@ -105,12 +135,24 @@ fn device(bench: &mut Bench, device: Device) -> Result<Count> {
     let mut count = Count::default();
     for package in device_packages()? {
         let features = format!("{package}/{DEVICE_FEATURE}");
-        let built = cargo::build(&["test", "--no-run", "--package", &package, "--features", &features, "--tests"])?;
-        let programs: Vec<_> = built.iter().filter(|artifact| artifact.kind == "test" && artifact.package == package).collect();
+        let built = cargo::build(&[
+            "test",
+            "--no-run",
+            "--package",
+            &package,
+            "--features",
+            &features,
+            "--tests",
+        ])?;
+        let programs: Vec<_> = built
+            .iter()
+            .filter(|artifact| artifact.kind == "test" && artifact.package == package)
+            .collect();
         if programs.is_empty() {
             count.fail(format!("{package}: has the feature {DEVICE_FEATURE} and no test program"));
         }
-        for program in programs.into_iter().filter(|program| needs_device(&package, &program.name)) {
+        for program in programs.into_iter().filter(|program| needs_device(&package, &program.name))
+        {
             let (name, address) = test_device(device);
             let command = vec![program.path.clone().into_os_string(), "--test-threads=1".into()];
             let mut job = Job::new(device, command, DEVICE_LIMIT)?;
@@ -122,7 +164,10 @@ fn device(bench: &mut Bench, device: Device) -> Result<Count> {
             ];
             let what = format!("{package}/{} on {name}", program.name);
             let outcome = bench.machine()?.run(&job, Sink::Keep)?;
-            let log = format!("{}\n{}\n--- kernel log ---\n{}", outcome.stdout, outcome.stderr, outcome.klog);
+            let log = format!(
+                "{}\n{}\n--- kernel log ---\n{}",
+                outcome.stdout, outcome.stderr, outcome.klog
+            );
             bench.log(&format!("{package}-{}", program.name), &log);
             count += Count::of_libtest(&what, outcome.code, &outcome.stdout);
             count.case(&what, clean(&outcome.klog, KERNEL_TROUBLE));
@@ -132,14 +177,20 @@ fn device(bench: &mut Bench, device: Device) -> Result<Count> {
 }
 
 /// What no test may cause in a kernel.
-pub(super) const KERNEL_TROUBLE: &[&str] = &["WARNING:", "BUG:", "Oops", "blocked for more than", "Kernel panic", "soft lockup"];
+pub(super) const KERNEL_TROUBLE: &[&str] =
+    &["WARNING:", "BUG:", "Oops", "blocked for more than", "Kernel panic", "soft lockup"];
 
 /// Whether a kernel log has none of `words`.
 pub(super) fn clean(klog: &str, words: &[&str]) -> Result<(), String> {
-    let lines: Vec<&str> = klog.lines().filter(|line| words.iter().any(|word| line.contains(word))).collect();
+    let lines: Vec<&str> =
+        klog.lines().filter(|line| words.iter().any(|word| line.contains(word))).collect();
     match lines.as_slice() {
         [] => Ok(()),
-        [first, ..] => Err(format!("{} suspicious lines in the kernel's log, the first: {}", lines.len(), first.trim())),
+        [first, ..] => Err(format!(
+            "{} suspicious lines in the kernel's log, the first: {}",
+            lines.len(),
+            first.trim()
+        )),
     }
 }
 
@@ -155,7 +206,8 @@ fn device_packages() -> Result<Vec<String>> {
     let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     let with = packages.iter().filter(|package| package["features"].get(DEVICE_FEATURE).is_some());
-    let mut names: Vec<String> = with.filter_map(|package| package["name"].as_str().map(str::to_owned)).collect();
+    let mut names: Vec<String> =
+        with.filter_map(|package| package["name"].as_str().map(str::to_owned)).collect();
     names.sort();
     match WITH_DEVICE_TESTS.iter().find(|name| !names.iter().any(|have| have == *name)) {
         Some(name) => bail!("package {name} has no feature {DEVICE_FEATURE}"),
@@ -167,8 +219,12 @@ fn device_packages() -> Result<Vec<String>> {
 fn needs_device(package: &str, target: &str) -> bool {
     let Ok(metadata) = metadata() else { return true };
     let packages = metadata["packages"].as_array().into_iter().flatten();
-    let targets = packages.filter(|p| p["name"] == package).flat_map(|p| p["targets"].as_array().into_iter().flatten());
+    let targets = packages
+        .filter(|p| p["name"] == package)
+        .flat_map(|p| p["targets"].as_array().into_iter().flatten());
     targets.filter(|t| t["name"] == target).any(|t| {
-        t["required-features"].as_array().is_some_and(|features| features.iter().any(|feature| feature == DEVICE_FEATURE))
+        t["required-features"]
+            .as_array()
+            .is_some_and(|features| features.iter().any(|feature| feature == DEVICE_FEATURE))
     })
 }
