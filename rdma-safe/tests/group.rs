@@ -95,6 +95,35 @@ fn early_completions_are_parked_in_order_and_delivered_first() {
     r.fake.check();
 }
 
+/// The queue pair joins while later completions of it are already in the group's batch.
+#[test]
+fn parked_completions_come_before_the_rest_of_the_batch() {
+    let mut r = rig(64);
+    let (mut a, mut b) = pair(&r);
+    let (c, d) = pair(&r);
+    let (kc, kd) = (adopt(&mut r.group, c), adopt(&mut r.group, d));
+    for s in r.pd.slots(64, 2).unwrap() {
+        b.post_recv(s).unwrap();
+    }
+    r.group.post_recv(kd, r.pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+    a.post_inline(&[0], SIG).unwrap();
+    r.fake.progress();
+    r.group.post_inline(kc, b"between", SIG).unwrap();
+    r.fake.progress();
+    a.post_inline(&[1], SIG).unwrap();
+    r.fake.progress();
+    let first = r.group.poll().unwrap().unwrap();
+    assert_eq!(first.key, kd);
+    let kb = adopt(&mut r.group, b);
+    let got: Vec<u8> = drain(&mut r.group)
+        .iter()
+        .filter(|c| c.key == kb)
+        .map(|c| c.slot.as_ref().unwrap()[0])
+        .collect();
+    assert_eq!(got, [0, 1]);
+    r.fake.check();
+}
+
 #[test]
 fn the_parked_of_the_dead_are_dropped() {
     let mut r = rig(64);
@@ -121,25 +150,60 @@ fn the_parked_of_the_dead_are_dropped() {
 
 #[test]
 fn a_device_gone_mad_cannot_fill_the_memory() {
-    let mut r = rig(24);
+    let mut r = rig(32);
     let (mut a, mut b) = pair(&r);
-    let mut pool = r.pd.slots(64, 4).unwrap();
-    r.fake.state().faults.duplicate = true;
-    for _ in 0..100 {
-        if let Some(s) = pool.pop() {
-            b.post_recv(s).unwrap();
-        }
-        if a.post_inline(b"x", SIG).is_err() {
-            break;
-        }
-        r.fake.progress();
+    let slots = r.pd.slots(64, 2).unwrap();
+    for s in slots {
+        b.post_recv(s).unwrap();
+    }
+    a.post_inline(b"x", SIG).unwrap();
+    r.fake.progress();
+    for _ in 0..20 {
+        r.fake.repeat(8);
         assert!(r.group.poll().unwrap().is_none());
     }
-    assert!(r.group.parked() <= 24);
-    adopt(&mut r.group, b);
-    let redeemed = drain(&mut r.group).len();
-    assert_eq!(redeemed, 4, "each once");
-    assert_eq!(r.group.stale(), 4, "and each copy refused");
+    assert_eq!(r.group.parked(), 32, "no more than the queue is deep");
+    // They were copies of the sender's. When it is gone, they make room for those who live.
+    drop(a);
+    let (mut c, d) = pair(&r);
+    c.post_inline(b"y", SIG).unwrap();
+    let kd = adopt(&mut r.group, d);
+    r.group.post_recv(kd, r.pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+    r.fake.progress();
+    assert_eq!(drain(&mut r.group).len(), 1);
+    let kc = adopt(&mut r.group, c);
+    assert_eq!(drain(&mut r.group).iter().map(|c| c.key).collect::<Vec<_>>(), [kc]);
+    let kb = adopt(&mut r.group, b);
+    assert_eq!(drain(&mut r.group).iter().map(|c| c.key).collect::<Vec<_>>(), [kb]);
+}
+
+#[test]
+fn a_released_queue_pair_loses_nothing() {
+    let mut r = rig(64);
+    let (a, mut b) = pair(&r);
+    let ka = adopt(&mut r.group, a);
+    for s in r.pd.slots(64, 2).unwrap() {
+        b.post_recv(s).unwrap();
+    }
+    let kb = adopt(&mut r.group, b);
+    let b = r.group.release(kb).unwrap();
+    let (c, _d) = pair(&r);
+    let kc = adopt(&mut r.group, c);
+    assert_eq!(kc.index(), kb.index(), "its place is taken meanwhile");
+    r.group.post_inline(ka, b"x", SIG).unwrap();
+    r.fake.progress();
+    assert_eq!(drain(&mut r.group).len(), 1, "the send");
+    assert_eq!(r.group.parked(), 1);
+    let kb = adopt(&mut r.group, b);
+    r.group.post_inline(ka, b"y", SIG).unwrap();
+    r.fake.progress();
+    let got: Vec<u8> = drain(&mut r.group)
+        .iter()
+        .filter(|c| c.key == kb)
+        .map(|c| c.slot.as_ref().unwrap()[0])
+        .collect();
+    assert_eq!(got, *b"xy");
+    assert_eq!(r.group.stale(), 0);
     r.fake.check();
 }
 

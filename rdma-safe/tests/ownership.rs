@@ -142,6 +142,22 @@ fn a_failed_deregistration_leaks_the_memory() {
     fake.check();
 }
 
+/// The context stays open under an object that could not be destroyed.
+#[test]
+fn nothing_is_closed_under_a_survivor() {
+    let fake = Fake::open();
+    drop((fake.ctx.alloc_pd().unwrap(), fake.ctx.create_cq(4).unwrap()));
+    assert!(fake.is_closed_after_drop(), "the control");
+    let fake = Fake::open();
+    fake.state().faults.destroy_cq_fails = true;
+    drop(fake.ctx.create_cq(4).unwrap());
+    assert!(!fake.is_closed_after_drop());
+    let fake = Fake::open();
+    fake.state().faults.dealloc_fails = true;
+    drop(fake.ctx.alloc_pd().unwrap());
+    assert!(!fake.is_closed_after_drop());
+}
+
 #[test]
 fn forgotten_objects_stay_whole() {
     let Rig { mut a, mut b, cq, pd, fake } = rig();
@@ -327,6 +343,29 @@ fn depth_is_booked_and_returns_after_an_empty_poll() {
     }
 }
 
+/// A queue pair that dies during a poll that found little may have added completions behind its back: that poll does
+/// not bring the share back.
+#[test]
+fn a_poll_under_way_during_the_burial_proves_nothing() {
+    let fake = Fake::open();
+    fake.state().faults.flush_on_destroy = true;
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let mut cq = fake.ctx.create_cq(16).unwrap();
+    let mut qp = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(8)).unwrap();
+    qp.mark_connected().unwrap();
+    for s in pd.slots(64, 8).unwrap() {
+        qp.post_recv(s).unwrap();
+    }
+    fake.state().during_poll = Some(Box::new(move || drop(qp)));
+    let mut wcs: [Wc; 8] = Default::default();
+    assert_eq!(cq.poll(&mut wcs).unwrap(), 0);
+    assert_eq!(cq.cq_ref().depth(), (16, 16), "8 completions are in the queue");
+    assert_eq!(cq.poll(&mut wcs).unwrap(), 8);
+    assert_eq!(cq.poll(&mut wcs).unwrap(), 0);
+    assert_eq!(cq.cq_ref().depth(), (16, 0));
+    fake.check();
+}
+
 #[test]
 fn a_refused_creation_books_nothing() {
     let fake = Fake::open();
@@ -363,6 +402,29 @@ fn states_only_go_forward() {
     assert_eq!(a.modify(&to(s::IBV_QPS_RESET)).unwrap_err().kind(), ErrorKind::WrongState);
     assert!(a.mark_connected().is_err());
     drop((a, b));
+    fake.check();
+}
+
+#[test]
+fn small_sends_go_inline_by_themselves() {
+    let Rig { mut a, b: _b, cq: _cq, pd, fake } = rig();
+    for len in [0, 1, 32, 33] {
+        // The fake calls it a violation when up to 32 bytes are not inline.
+        a.post_send(pd.slots(64, 1).unwrap().pop().unwrap(), len, SIG).unwrap();
+    }
+    fake.check();
+}
+
+#[test]
+fn slots_of_another_domain_are_given_back() {
+    let Rig { mut a, b: _b, cq: _cq, pd: _pd, fake } = rig();
+    let other = fake.ctx.alloc_pd().unwrap();
+    let mut slots = other.slots(64, 2).unwrap();
+    let e = a.post_recv(slots.pop().unwrap()).unwrap_err();
+    assert_eq!((e.why, e.slot.is_some()), (Why::WrongDomain, true));
+    let e = a.post_send(slots.pop().unwrap(), 40, SIG).unwrap_err();
+    assert_eq!((e.why, e.slot.is_some()), (Why::WrongDomain, true));
+    assert_eq!(a.in_flight(), (0, 0));
     fake.check();
 }
 

@@ -93,6 +93,11 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, n: c_int, wc: *mut ibv_
         for (i, e) in q.entries.drain(..take).enumerate() {
             wc.add(i).write(e);
         }
+        let hook = s.during_poll.take();
+        drop(s);
+        if let Some(hook) = hook {
+            hook();
+        }
         take as c_int
     }
 }
@@ -121,6 +126,7 @@ impl State {
             qp_num,
             ..ibv_wc::default()
         };
+        self.latest = Some((cq, wc));
         let times = if self.faults.duplicate { 2 } else { 1 };
         let Some(q) = self.cqs.get_mut(&cq) else { return };
         for _ in 0..times {

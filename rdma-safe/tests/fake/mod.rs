@@ -26,6 +26,10 @@ pub(crate) struct Faults {
     pub(crate) destroy_qp_fails: i32,
     /// `dereg_mr` fails and the registration stays.
     pub(crate) dereg_fails: bool,
+    /// `destroy_cq` fails and the queue stays.
+    pub(crate) destroy_cq_fails: bool,
+    /// `dealloc_pd` fails and the domain stays.
+    pub(crate) dealloc_fails: bool,
     /// `create_qp` fails with this errno.
     pub(crate) create_qp_fails: i32,
     /// `reg_mr` fails with ENOMEM.
@@ -88,6 +92,9 @@ pub(crate) struct State {
     /// What no correct user makes a device do.
     pub(crate) violations: Vec<String>,
     pub(crate) closed: bool,
+    latest: Option<(usize, ibv_wc)>,
+    /// Runs once inside the next poll, after it has taken what it returns.
+    pub(crate) during_poll: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// The context as libibverbs would see it, with our state behind it.
@@ -141,6 +148,12 @@ impl Fake {
         lock(&self.state)
     }
 
+    /// Gives up the context; says whether it was closed.
+    pub(crate) fn is_closed_after_drop(self) -> bool {
+        drop(self.ctx);
+        lock(&self.state).closed
+    }
+
     /// Connects two queue pairs by number.
     pub(crate) fn connect(&self, a: u32, b: u32) {
         let mut s = self.state();
@@ -152,6 +165,15 @@ impl Fake {
     /// Lets the device work; returns how many messages it moved.
     pub(crate) fn progress(&self) -> usize {
         self.state().progress()
+    }
+
+    /// Puts `times` copies of the latest completion into its queue again.
+    pub(crate) fn repeat(&self, times: usize) {
+        let mut s = self.state();
+        let Some((cq, wc)) = s.latest else { return };
+        if let Some(q) = s.cqs.get_mut(&cq) {
+            q.entries.extend(std::iter::repeat_n(wc, times));
+        }
     }
 
     /// Moves a queue pair to the error state, flushing what it holds.

@@ -70,9 +70,14 @@ unsafe fn alloc_pd(ctx: *mut ibv_context) -> *mut ibv_pd {
 }
 
 unsafe fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: a live PD.
+    let mut s = lock(state_of(unsafe { (*pd).context }));
+    if s.faults.dealloc_fails {
+        return libc::EBUSY;
+    }
+    s.pds -= 1;
     // SAFETY: made by alloc_pd, freed once.
-    let pd = unsafe { Box::from_raw(pd) };
-    lock(state_of(pd.context)).pds -= 1;
+    drop(unsafe { Box::from_raw(pd) });
     0
 }
 
@@ -124,6 +129,9 @@ unsafe fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     if s.cqs.get(&cq.addr()).is_none_or(|q| q.users > 0) {
         s.violations.push("destroy of a completion queue in use".into());
         return libc::EBUSY;
+    }
+    if s.faults.destroy_cq_fails {
+        return libc::EIO;
     }
     s.cqs.remove(&cq.addr());
     // SAFETY: made by create_cq, freed once.
