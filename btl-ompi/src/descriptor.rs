@@ -242,3 +242,7 @@ impl Frag {
         }
     }
 }
+
+#[cfg(all(test, feature = "fake-transport"))]
+#[path = "descriptor_test.rs"]
+mod tests;

@@ -123,8 +123,11 @@ fn translate(inner: &mut Inner, event: Event<Slot>) -> Option<Upcall> {
                     return Some(Upcall::Fault(Fault { proc_: endpoint.proc, text }));
                 }
                 Some(_) => verbose!(PEERS, "{text} (the peer was removed before)"),
-                // Nobody Open MPI knows: a stranger cannot end the job.
-                None => verbose!(WHY, "{text} (no process of this job has asked for it)"),
+                None => {
+                    // Nobody Open MPI knows: a stranger cannot end the job.
+                    verbose!(WHY, "{text} (no process of this job has asked for it)");
+                    inner.engine.remove_peer(peer);
+                }
             }
         }
         Event::PeerConnected { name, .. } => {

@@ -186,11 +186,14 @@ impl Rail {
             verbose!(WHY, "while closing: {what}");
             return;
         }
-        say(format_args!("{what}"));
         let callback = *self.error_cb.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(callback) = callback else { return };
-        let Ok(info) = CString::new(what) else { return };
+        let info = CString::new(format!("btl:verbs: {what}"));
+        let (Some(callback), Ok(info)) = (callback, info) else {
+            say(format_args!("{what}"));
+            return;
+        };
         let proc_ = proc_.map_or(ptr::null_mut(), |p| p.as_ptr());
+        // Open MPI prints the text when it ends the job.
         // SAFETY: Open MPI's own function; module and record are good, the text lives until the call returns.
         unsafe { callback(self.module(), abi::ERROR_FLAGS_FATAL, proc_, info.as_ptr().cast_mut()) };
     }
