@@ -30,6 +30,11 @@ use crate::raw::{Device, RawId};
 /// channel, which destroys every id before itself. A queue pair may be destroyed before or after its id: the id never
 /// knew it.
 ///
+/// One thing can block: the kernel does not let go of an iWARP id whose request has not been answered (soft iWARP: for up
+/// to 10 s). Such an id is destroyed when its event is read, so only **dropping the channel, or closing the id's queue
+/// pair**, blocks that long, uninterruptibly. [`lingering`](Self::lingering) tells whether there is such an id. Keep a
+/// channel for several attempts, or drop it on a thread that may wait.
+///
 /// To wait for events in a loop of one's own, call [`next_event`](Self::next_event) with a zero timeout until it returns
 /// `None`, then poll [`as_fd`](AsFd::as_fd): the blocking helpers keep events of other ids, which the descriptor does not
 /// show.
@@ -59,6 +64,17 @@ struct Slot {
 pub(crate) struct Entry {
     pub(crate) raw: RawId,
     pub(crate) phase: Phase,
+    /// Its handle is gone; it is destroyed as soon as that does not block.
+    orphan: bool,
+}
+
+impl Entry {
+    /// Whether destroying it would block: the kernel's iWARP connection manager waits, uninterruptibly, for the answer to
+    /// a request or an accept (soft iWARP gives up after 10 s). The answer, or its absence, is an event in any case.
+    fn blocks(&self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Accepting)
+            && self.raw.device().is_some_and(|device| device.iwarp)
+    }
 }
 
 /// How far an id has come, as far as its calls depend on it.
@@ -185,6 +201,19 @@ impl EventChannel {
             | cm_event::RDMA_CM_EVENT_DEVICE_REMOVAL => Phase::Ended,
             _ => entry.phase,
         };
+        if copied.kind == cm_event::RDMA_CM_EVENT_DISCONNECTED
+            && entry.raw.device().is_some_and(|device| !device.iwarp)
+        {
+            // InfiniBand and RoCE: the peer waits for an answer to its DREQ, and this is how to give it. It fails when
+            // both sides have asked at the same time, and then there is nothing to answer.
+            let _ = entry.raw.disconnect();
+        }
+        if entry.orphan {
+            if !entry.blocks() {
+                drop(self.remove(key));
+            }
+            return None;
+        }
         Some(copied.into_event(key))
     }
 
@@ -227,7 +256,7 @@ impl EventChannel {
 
     fn occupy(&mut self, index: u32, raw: RawId, phase: Phase) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
-            slot.entry = Some(Entry { raw, phase });
+            slot.entry = Some(Entry { raw, phase, orphan: false });
         }
     }
 
@@ -310,7 +339,13 @@ impl EventChannel {
                 return;
             }
             for key in dead {
-                drop(self.remove(key));
+                match self.entry_of(key, "destroy") {
+                    Ok(entry) if entry.blocks() => {
+                        entry.orphan = true;
+                        self.pending.retain(|event| event.id() != key);
+                    }
+                    _ => drop(self.remove(key)),
+                }
             }
         }
     }
@@ -344,7 +379,7 @@ impl EventChannel {
         }
         let handle = Handle::new(key, &self.graveyard);
         let old = connection.replace_handle(handle).into_key();
-        if let Some((Entry { raw, phase }, events)) = other.remove(old) {
+        if let Some((Entry { raw, phase, .. }, events)) = other.remove(old) {
             self.occupy(index, raw, phase);
             self.pending.extend(events.into_iter().map(|event| event.renamed(key)));
         }
@@ -376,10 +411,26 @@ impl EventChannel {
         self.entry(id, "peer_addr").ok()?.raw.peer_addr()
     }
 
-    /// The number of ids that live on this channel.
+    /// The number of iWARP ids whose handles are gone and which the kernel has not let go of yet, because their request has
+    /// not been answered. While there are any, dropping the channel **or closing their queue pairs** blocks; read events
+    /// until there are none.
+    pub fn lingering(&mut self) -> usize {
+        self.reap();
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.entry.as_ref())
+            .filter(|entry| entry.orphan)
+            .count()
+    }
+
+    /// The number of ids on this channel whose handles live.
     pub fn id_count(&mut self) -> usize {
         self.reap();
-        self.slots.iter().filter(|slot| slot.entry.is_some()).count()
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.entry.as_ref())
+            .filter(|entry| !entry.orphan)
+            .count()
     }
 
     /// Drops an ESTABLISHED that was read and is known by other means.

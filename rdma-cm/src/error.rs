@@ -169,7 +169,8 @@ impl Error {
 }
 
 /// Why [`connect`](crate::EventChannel::connect) did not lead to a connection. The id is destroyed; the queue pair is the
-/// caller's and must be thrown away, because nobody can say which state it is in.
+/// caller's and must be thrown away, because nobody can say which state it is in. After [`Timeout`](Self::Timeout) and
+/// [`Cancelled`](Self::Cancelled) see [`EventChannel::lingering`](crate::EventChannel::lingering) first.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
