@@ -192,3 +192,38 @@ impl Sabotage {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_every_limit_is_named() {
+        let good = Config::new(ProcName { job: 1, rank: 0 }, 1);
+        good.validate().unwrap();
+        assert_eq!(good.class_for(0), Some(0));
+        assert_eq!(good.class_for(12288 - 8), Some(0));
+        assert_eq!(good.class_for(12288 - 7), Some(1));
+        assert_eq!(good.class_for(65536 - 7), None);
+        let breaks: [(&str, fn(&mut Config)); 12] = [
+            ("number of lanes", |c| c.lanes.clear()),
+            ("number of lanes", |c| c.lanes = vec![c.lanes[0]; 9]),
+            ("buffer_size", |c| c.lanes[0].buffer_size = 255),
+            ("buffer_size", |c| c.lanes[1].buffer_size = c.lanes[0].buffer_size),
+            ("depth is 3", |c| c.lanes[0].depth = 3),
+            ("depth is 4097", |c| c.lanes[0].depth = 4097),
+            ("send_depth", |c| c.lanes[0].send_depth = 1),
+            ("send_slots", |c| c.lanes[0].send_slots = 0),
+            ("max_peers", |c| c.max_peers = 0),
+            ("max_accepting", |c| c.max_accepting = 0),
+            ("t_conn", |c| c.t_conn = 0),
+            ("backoff_min", |c| c.backoff_min = c.backoff_max + 1),
+        ];
+        for (text, change) in breaks {
+            let mut bad = good.clone();
+            change(&mut bad);
+            let error = bad.validate().unwrap_err().to_string();
+            assert!(error.contains(text) && error.contains("must be"), "{text}: {error}");
+        }
+    }
+}

@@ -9,8 +9,7 @@
 //! - a message that carries nothing but credits goes when half the window or more is owed, and
 //!   never earlier. The receive it consumes at the peer is owed again like any other.
 //!
-//! The exhaustive model at the end of this file drives this code through every interleaving of
-//! small windows.
+//! A test (`lane/model.rs`) drives this code through every interleaving of small windows.
 
 /// The smallest window, in messages, for which the rules above were checked to be free of
 /// deadlock and which leaves room to pipeline.
@@ -195,5 +194,81 @@ impl Advert<'_> {
     #[inline]
     pub(crate) fn used(self) {
         self.ledger.owed = self.ledger.owed.saturating_sub(u32::from(self.n));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn post(ledger: &mut Ledger) {
+        ledger.post((), |()| Ok::<(), ()>(())).unwrap().enter();
+    }
+
+    #[test]
+    fn nothing_is_taken_before_the_post() {
+        let mut purse = Purse::bootstrap();
+        let _ = purse.credit(1).unwrap();
+        assert_eq!(purse.granted(), 1);
+        purse.credit(1).unwrap().used();
+        assert_eq!(purse.credit(1).unwrap_err(), NoCredit::Empty);
+        let mut ledger = Ledger::new(4);
+        post(&mut ledger);
+        let _ = ledger.advert();
+        assert_eq!(ledger.owed(), 1);
+        ledger.advert().used();
+        assert_eq!(ledger.owed(), 0);
+    }
+
+    #[test]
+    fn a_refused_post_is_never_told() {
+        let mut ledger = Ledger::new(4);
+        assert!(ledger.post((), |()| Err::<(), u8>(12)).is_err());
+        assert_eq!(ledger.owed(), 0);
+    }
+
+    #[test]
+    fn the_last_credit_is_for_messages_that_carry_credits() {
+        let mut purse = Purse::bootstrap();
+        assert_eq!(purse.credit(0).unwrap_err(), NoCredit::Last);
+        assert!(purse.credit(1).is_ok());
+        purse.set_window(4);
+        purse.receive(1).unwrap();
+        assert!(purse.credit(0).is_ok());
+    }
+
+    #[test]
+    fn no_more_than_the_window_is_ever_held() {
+        let mut purse = Purse::bootstrap();
+        purse.set_window(8);
+        purse.receive(7).unwrap();
+        assert_eq!(purse.receive(1), Err(Overgrant { held: 9, window: 8 }));
+        assert_eq!(purse.granted(), 8);
+        purse.credit(0).unwrap().used();
+        purse.receive(1).unwrap();
+        assert_eq!(purse.receive(u16::MAX).unwrap_err().held, 8 + 65535);
+    }
+
+    #[test]
+    fn credits_alone_are_due_at_half_the_window() {
+        for (depth, half) in [(4, 2), (5, 3), (16, 8)] {
+            let mut ledger = Ledger::new(depth);
+            for n in 1..=u32::from(depth) {
+                post(&mut ledger);
+                assert_eq!(ledger.due(), n >= half);
+            }
+        }
+    }
+
+    #[test]
+    fn a_header_tells_at_most_what_its_field_holds() {
+        let mut ledger = Ledger::new(4);
+        for _ in 0..70_000 {
+            post(&mut ledger);
+        }
+        let advert = ledger.advert();
+        assert_eq!(advert.count(), u16::MAX);
+        advert.used();
+        assert_eq!(ledger.owed(), 70_000 - 65_535);
     }
 }

@@ -25,7 +25,9 @@ use std::ops::{Deref, DerefMut};
 pub struct SendBuf<S> {
     slot: S,
     class: u8,
-    len: usize,
+    len: u32,
+    /// Most payload bytes of the class.
+    max: u32,
 }
 
 /// A received message that owns its buffer. Dereferences to exactly the payload.
@@ -40,12 +42,12 @@ pub struct RecvBuf<S> {
 impl<S: Deref<Target = [u8]>> SendBuf<S> {
     /// Payload bytes this buffer can hold.
     pub fn capacity(&self) -> usize {
-        self.slot.len().saturating_sub(HEADER)
+        self.slot.len().saturating_sub(HEADER).min(self.max as usize)
     }
 
     /// Sets the payload's length, at most [`capacity`](SendBuf::capacity).
     pub fn set_len(&mut self, len: usize) {
-        self.len = len.min(self.capacity());
+        self.len = len.min(self.capacity()) as u32;
     }
 
     /// The lane class it will travel on.
@@ -57,13 +59,13 @@ impl<S: Deref<Target = [u8]>> SendBuf<S> {
 impl<S: Deref<Target = [u8]>> Deref for SendBuf<S> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        self.slot.get(HEADER..HEADER + self.len).unwrap_or(&[])
+        self.slot.get(HEADER..HEADER + self.len as usize).unwrap_or(&[])
     }
 }
 
 impl<S: DerefMut<Target = [u8]>> DerefMut for SendBuf<S> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.slot.get_mut(HEADER..HEADER + self.len).unwrap_or(&mut [])
+        self.slot.get_mut(HEADER..HEADER + self.len as usize).unwrap_or(&mut [])
     }
 }
 
@@ -280,7 +282,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             return Err(AllocError::TooLong { len, max: self.max_send_size() });
         };
         let slot = self.io.port.send_slot(class).ok_or(AllocError::Busy)?;
-        Ok(SendBuf { slot, class, len })
+        let max = self.config.max_payload(class) as u32;
+        Ok(SendBuf { slot, class, len: len as u32, max })
     }
 
     /// Gives a buffer back: one that was not sent, or one out of [`Event::Sent`].
@@ -312,16 +315,16 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 return Err(SendError { kind: SendErrorKind::Failed(fault.clone()), buf });
             }
         }
-        let SendBuf { slot, class: c, len } = buf;
+        let SendBuf { slot, class: c, len, max } = buf;
         let Some(class) = endpoint.classes.get_mut(usize::from(c)) else {
-            let buf = SendBuf { slot, class: c, len };
+            let buf = SendBuf { slot, class: c, len, max };
             return Err(SendError { kind: SendErrorKind::Closing, buf });
         };
-        let frag = Frag { slot: Some(slot), addr: 0, cookie, len: len as u32, tag, class: c };
+        let frag = Frag { slot: Some(slot), addr: 0, cookie, len, tag, class: c };
         let i = match self.io.frags.insert(frag) {
             Ok(i) => i,
             Err(Frag { slot: Some(slot), .. }) => {
-                let buf = SendBuf { slot, class: c, len };
+                let buf = SendBuf { slot, class: c, len, max };
                 return Err(SendError { kind: SendErrorKind::Busy, buf });
             }
             // Not reachable: the slot was put in above.

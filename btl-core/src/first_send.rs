@@ -101,3 +101,42 @@ impl SendRight<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::heard_for_test;
+
+    #[test]
+    fn the_initiator_speaks_first_and_once() {
+        let mut gate = Gate::new(Role::Initiator);
+        assert!(gate.right().is_none() && !gate.is_open());
+        // Asking is not speaking.
+        assert!(gate.hello().is_some() && gate.right().is_none());
+        gate.hello().unwrap().used();
+        assert!(gate.right().is_some() && gate.hello().is_none() && gate.is_open());
+        gate.heard(&heard_for_test());
+        assert!(gate.is_open());
+        gate.shut();
+        assert!(gate.right().is_none() && gate.hello().is_none());
+    }
+
+    #[test]
+    fn the_acceptor_waits_for_a_hello() {
+        let mut gate = Gate::new(Role::Acceptor);
+        assert!(gate.right().is_none() && gate.hello().is_none());
+        gate.heard(&heard_for_test());
+        gate.right().unwrap().used();
+        assert!(gate.is_open() && gate.hello().is_none());
+        gate.shut();
+        gate.heard(&heard_for_test());
+        assert!(gate.right().is_none());
+    }
+
+    #[test]
+    fn hearing_something_does_not_let_an_initiator_skip_its_hello() {
+        let mut gate = Gate::new(Role::Initiator);
+        gate.heard(&heard_for_test());
+        assert!(gate.right().is_none());
+    }
+}

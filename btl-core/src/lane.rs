@@ -1,4 +1,7 @@
 //! The account of one lane, and the one transaction through which a message is sent.
+#[cfg(test)]
+mod model;
+
 use crate::credit::{Advert, Credit, Ledger, NoCredit, Overgrant, Purse};
 use crate::first_send::{Gate, SendRight};
 use crate::names::{LaneId, Role};
@@ -8,6 +11,7 @@ use crate::wire::{HeardHello, Kind, put_header};
 /// Everything rules 1 and 2 count for one lane. Apart from the lane's queue of messages, so that
 /// a permit can live while that queue is changed.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub struct LaneAcct {
     gate: Gate,
     purse: Purse,
@@ -18,6 +22,7 @@ pub struct LaneAcct {
 
 /// Free places in the send queue.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 struct Wqe {
     free: u16,
 }

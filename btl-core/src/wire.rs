@@ -358,3 +358,111 @@ impl RejectReason {
         matches!(self, RejectReason::Busy | RejectReason::Crossing)
     }
 }
+
+#[cfg(test)]
+pub(crate) fn heard_for_test() -> HeardHello {
+    HeardHello(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [Kind; 5] = [Kind::Hello, Kind::HelloAck, Kind::Data, Kind::Credit, Kind::Bye];
+
+    #[test]
+    fn headers_come_back_as_written() {
+        let mut slot = [0u8; 64];
+        for kind in KINDS {
+            for (tag, credits, len) in [(0, 0, 0), (255, 65535, 56), (7, 258, 1)] {
+                let n = put_header(&mut slot, kind, tag, credits, len);
+                assert_eq!(n, 8 + len as usize);
+                assert_eq!(Header::parse(&slot, n), Ok(Header { kind, tag, credits, len }));
+                // The receive may be larger than the message.
+                assert_eq!(Header::parse(&slot, 64).unwrap().len, len);
+                if len > 0 {
+                    assert!(matches!(
+                        Header::parse(&slot, n - 1),
+                        Err(ProtocolFault::Length { .. })
+                    ));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_layout_is_fixed() {
+        let mut slot = [0u8; 16];
+        put_header(&mut slot, Kind::Data, 0x81, 0x0102, 0x03);
+        assert_eq!(slot[..8], [0x13, 0x81, 0x02, 0x01, 0x03, 0, 0, 0]);
+    }
+
+    #[test]
+    fn no_byte_string_makes_the_parser_fail_badly() {
+        // Every first byte, with every length up to a header and beyond.
+        for first in 0..=255u8 {
+            for len in 0..=20usize {
+                let slot = [first; 20];
+                for arrived in [len, 20, usize::MAX] {
+                    if let Ok(h) = Header::parse(&slot[..len], arrived) {
+                        assert!(h.len as usize <= len.min(arrived) - HEADER);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hello_must_be_for_this_lane_and_connection() {
+        let info = HelloInfo { class: 1, generation: 9 };
+        let mut slot = [0u8; 32];
+        assert_eq!(info.put(&mut slot), Some(12));
+        assert!(info.put(&mut slot[..19]).is_none());
+        let payload = &slot[HEADER..HEADER + HELLO];
+        assert!(info.check(payload).is_ok());
+        for n in 0..HELLO {
+            assert!(info.check(&payload[..n]).is_err());
+            let mut bad = [0u8; HELLO];
+            bad.copy_from_slice(payload);
+            bad[n] ^= 1;
+            // Two bytes are reserved: written 0, ignored when read.
+            assert_eq!(info.check(&bad).is_ok(), n == 6 || n == 7, "byte {n}");
+        }
+    }
+
+    #[test]
+    fn greetings_come_back_as_written_and_padding_is_ignored() {
+        let greeting = Greeting {
+            job: 0x0102_0304_0506_0708,
+            from: ProcName { job: 1 << 40, rank: 3 },
+            to: ProcName { job: 5, rank: u32::MAX },
+            class: 1,
+            generation: 77,
+            buffer_size: 65536,
+            depth: 16,
+        };
+        let data = greeting.encode();
+        assert_eq!(data.as_slice().len(), GREETING);
+        assert_eq!(Greeting::decode(&data), Ok(greeting));
+        let mut padded = data.as_slice().to_vec();
+        padded.resize(196, 0);
+        assert_eq!(Greeting::decode(&PrivateData::from_slice(&padded)), Ok(greeting));
+        for n in 0..GREETING {
+            let cut = PrivateData::from_slice(&data.as_slice()[..n]);
+            assert_eq!(Greeting::decode(&cut), Err(RejectReason::Garbage));
+        }
+        padded[4] = 9;
+        let other = Greeting::decode(&PrivateData::from_slice(&padded));
+        assert_eq!(other, Err(RejectReason::Version));
+    }
+
+    #[test]
+    fn reject_reasons_come_back_as_written() {
+        for reason in RejectReason::ALL {
+            assert_eq!(RejectReason::decode(&reason.encode()), Some(reason));
+            assert!(!reason.to_string().is_empty());
+        }
+        assert_eq!(RejectReason::decode(&PrivateData::default()), None);
+        assert_eq!(RejectReason::decode(&PrivateData::from_slice(&[0; 56])), None);
+    }
+}

@@ -374,11 +374,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         while let Some(i) = self.io.frags.pop(list) {
             let Some(frag) = self.io.frags.remove(i) else { continue };
-            let (class, len) = (frag.class, frag.len as usize);
+            let (class, len) = (frag.class, frag.len);
+            let max = self.config.max_payload(class) as u32;
             self.events.push_back(Event::Sent {
                 peer: endpoint.id,
                 cookie: frag.cookie,
-                buf: frag.slot.map(|slot| SendBuf { slot, class, len }),
+                buf: frag.slot.map(|slot| SendBuf { slot, class, len, max }),
                 result: Err(PeerFault { peer: endpoint.name, kind: kind.clone() }),
             });
         }

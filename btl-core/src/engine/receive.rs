@@ -62,9 +62,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
         let frag = io.frags.remove(i)?;
         io.pump(lane, pending);
-        let len = frag.len as usize;
-        let buf = slot.map(|slot| SendBuf { slot, class: frag.class, len });
-        Some(Event::Sent { peer: endpoint.id, cookie: frag.cookie, buf, result: Ok(()) })
+        let (peer, class, len) = (endpoint.id, frag.class, frag.len);
+        let max = self.config.max_payload(class) as u32;
+        let buf = slot.map(|slot| SendBuf { slot, class, len, max });
+        Some(Event::Sent { peer, cookie: frag.cookie, buf, result: Ok(()) })
     }
 
     /// A post that failed. The lane is over, but what arrived on it before is still looked at.

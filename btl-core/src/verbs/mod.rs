@@ -43,7 +43,7 @@ use std::sync::Arc;
 use thread::Driver;
 use workshop::Workshop;
 
-pub use cm::VerbsCm;
+pub use cm::{CmStats, VerbsCm};
 pub use device::{DEFAULT_CQ_DEPTH, PortChoice, Selection, find};
 pub use error::OpenError;
 pub use port::{VerbsPort, VerbsQp};

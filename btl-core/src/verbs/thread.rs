@@ -222,6 +222,7 @@ impl Driver {
     }
 
     fn accept_failed(&mut self, conn: ConnToken, why: &str) {
+        self.mail.counts.accept_failed(why);
         self.drop_conn(conn);
         self.feed(Input::AcceptDone { conn, outcome: Err(why.to_owned()) });
     }
@@ -258,13 +259,18 @@ impl Driver {
             return;
         }
         self.conns.remove(&conn);
+        self.mail.counts.dial_done();
         let outcome = match result {
             Ok(dialed) => self.take_over(conn, dialed),
             Err(DialError::Connect(ConnectError::Rejected { private_data, .. })) => {
+                self.mail.counts.dial_rejected();
                 DialOutcome::Rejected(wire::PrivateData::from_slice(private_data.as_bytes()))
             }
             Err(e) => DialOutcome::Failed(e.to_string()),
         };
+        if let DialOutcome::Failed(why) = &outcome {
+            self.mail.counts.dial_failed(why);
+        }
         self.feed(Input::DialDone { conn, outcome });
     }
 
@@ -355,6 +361,7 @@ impl Driver {
 
     fn accept(&mut self, conn: ConnToken, class: u8, data: &wire::PrivateData, deadline: Nanos) {
         let Some(Conn::Requested(request)) = self.conns.remove(&conn) else { return };
+        self.mail.counts.accepting();
         let outcome = match self.lane_for(&request, class) {
             Ok(lane) => self.accept_with(conn, request, lane, data, deadline),
             Err(why) => {
@@ -363,6 +370,7 @@ impl Driver {
             }
         };
         if let Err(why) = outcome {
+            self.mail.counts.accept_failed(&why);
             self.answer(Input::AcceptDone { conn, outcome: Err(why) });
         }
     }

@@ -1,0 +1,489 @@
+//! An in-memory fabric: messages move at once, and every break of a rule is counted.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+use btl_core::config::Config;
+use btl_core::connect::{Action, DialOutcome, Input, Machine};
+use btl_core::error::PortError;
+use btl_core::lane::SendPermit;
+use btl_core::port::*;
+use btl_core::setup::SetupLane;
+use btl_core::wire::PrivateData;
+use btl_core::{ConnToken, Engine, Event, LaneConfig, LaneId, Nanos, ProcName, Role};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+pub type Slot = Box<[u8]>;
+pub type Eng = Engine<LoopPort, LoopCm>;
+pub type Shared = Rc<RefCell<Net>>;
+
+/// One queue pair.
+#[derive(Default)]
+pub struct Qp {
+    pub side: usize,
+    pub peer: Option<usize>,
+    pub acceptor: bool,
+    pub heard: bool,
+    pub recvs: VecDeque<Slot>,
+    /// Sends the peer has, not completed here yet.
+    pub sends: VecDeque<Slot>,
+    pub done: VecDeque<(Op, Slot, usize, Status)>,
+    pub broken: bool,
+}
+
+enum Mail {
+    Request { from: usize, conn: ConnToken, qp: usize, data: PrivateData },
+    Accepted { conn: ConnToken, qp: usize, data: PrivateData },
+    Rejected { conn: ConnToken, data: PrivateData },
+    Gone { qp: usize },
+}
+
+#[derive(Default)]
+pub struct Net {
+    pub now: Nanos,
+    pub qps: Vec<Qp>,
+    mail: Vec<VecDeque<Mail>>,
+    /// A message that found no receive (rule 2).
+    pub overruns: u32,
+    /// A message of an acceptor that had received nothing (rule 1).
+    pub early: u32,
+    /// Refuse so many posts for the moment.
+    pub refuse: u32,
+    /// Fail so many dials.
+    pub fail_dials: u32,
+    pub dials: u32,
+    /// Slots alive in pools: every send buffer has to come home.
+    pub pooled: Vec<usize>,
+    pub stopped: Vec<bool>,
+}
+
+impl Net {
+    fn send(&mut self, qp: usize, slot: Slot, len: usize) {
+        let Some(me) = self.qps.get_mut(qp) else { return };
+        if me.broken {
+            me.done.push_back((Op::Send, slot, 0, Status::Flushed));
+            return;
+        }
+        self.early += u32::from(me.acceptor && !me.heard);
+        let Some(peer) = me.peer else { return };
+        let to = &mut self.qps[peer];
+        match to.recvs.pop_front() {
+            _ if to.broken => {}
+            Some(mut recv) => {
+                recv[..len].copy_from_slice(&slot[..len]);
+                to.heard = true;
+                to.done.push_back((Op::Recv, recv, len, Status::Ok));
+            }
+            None => self.overruns += 1,
+        }
+        self.qps[qp].sends.push_back(slot);
+    }
+
+    /// Everything posted on the queue pair is flushed.
+    pub fn break_qp(&mut self, qp: usize) {
+        let qp = &mut self.qps[qp];
+        qp.broken = true;
+        while let Some(slot) = qp.sends.pop_front() {
+            qp.done.push_back((Op::Send, slot, 0, Status::Flushed));
+        }
+        while let Some(slot) = qp.recvs.pop_front() {
+            qp.done.push_back((Op::Recv, slot, 0, Status::Flushed));
+        }
+    }
+
+    /// The connection breaks on both sides.
+    pub fn cut(&mut self, qp: usize) {
+        self.end(qp, false);
+    }
+
+    /// The same; with `orderly`, what was delivered still completes well.
+    fn end(&mut self, qp: usize, orderly: bool) {
+        let peer = self.qps[qp].peer;
+        for qp in [Some(qp), peer].into_iter().flatten() {
+            while orderly && let Some(slot) = self.qps[qp].sends.pop_front() {
+                self.qps[qp].done.push_back((Op::Send, slot, 0, Status::Ok));
+            }
+            self.break_qp(qp);
+            let side = self.qps[qp].side;
+            self.mail[side].push_back(Mail::Gone { qp });
+        }
+    }
+
+    /// A message nobody's engine made.
+    pub fn inject(&mut self, qp: usize, bytes: &[u8]) {
+        let slot: Slot = bytes.into();
+        let sends = self.qps[qp].sends.len();
+        self.send(qp, slot, bytes.len());
+        self.qps[qp].sends.truncate(sends);
+    }
+
+    /// Unbroken queue pairs of a side.
+    pub fn alive(&self, side: usize) -> Vec<usize> {
+        let all = self.qps.iter().enumerate();
+        all.filter(|(_, q)| q.side == side && !q.broken && q.peer.is_some()).map(|x| x.0).collect()
+    }
+}
+
+pub struct LoopQp {
+    net: Shared,
+    pub qp: usize,
+}
+
+impl SetupQp for LoopQp {
+    type Slot = Slot;
+    fn post_recv(&mut self, slot: Slot) -> Result<(), Refused<Slot>> {
+        self.net.borrow_mut().qps[self.qp].recvs.push_back(slot);
+        Ok(())
+    }
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Slot>> {
+        self.net.borrow_mut().send(self.qp, slot, len);
+        Ok(permit.posted())
+    }
+}
+
+pub struct LoopPort {
+    net: Shared,
+    side: usize,
+    lanes: Vec<(LaneId, usize)>,
+    next: usize,
+    pools: Vec<Vec<Slot>>,
+    sizes: Vec<usize>,
+}
+
+impl LoopPort {
+    fn qp(&self, lane: LaneId) -> usize {
+        self.lanes.iter().find(|(id, _)| *id == lane).expect("a lane of this port").1
+    }
+
+    pub fn pooled(&self, class: usize) -> usize {
+        self.pools[class].len()
+    }
+}
+
+impl Port for LoopPort {
+    type Slot = Slot;
+    type Qp = LoopQp;
+    fn attach(&mut self, lane: LaneId, qp: LoopQp) -> Result<(), PortError> {
+        self.lanes.push((lane, qp.qp));
+        Ok(())
+    }
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Slot>> {
+        let mut net = self.net.borrow_mut();
+        if net.refuse > 0 {
+            net.refuse -= 1;
+            return Err(Refused { why: RefusedWhy::Again, slot: Some(slot) });
+        }
+        net.send(self.qp(permit.lane()), slot, len);
+        Ok(permit.posted())
+    }
+    fn post_recv(&mut self, lane: LaneId, slot: Slot) -> Result<(), Refused<Slot>> {
+        let mut net = self.net.borrow_mut();
+        if net.refuse > 0 {
+            net.refuse -= 1;
+            return Err(Refused { why: RefusedWhy::Again, slot: Some(slot) });
+        }
+        let qp = &mut net.qps[self.qp(lane)];
+        if qp.broken {
+            qp.done.push_back((Op::Recv, slot, 0, Status::Flushed));
+        } else {
+            qp.recvs.push_back(slot);
+        }
+        Ok(())
+    }
+    fn poll(&mut self) -> Option<Completion<Slot>> {
+        let mut net = self.net.borrow_mut();
+        for _ in 0..self.lanes.len() {
+            self.next = (self.next + 1) % self.lanes.len();
+            let (lane, qp) = self.lanes[self.next];
+            let qp = &mut net.qps[qp];
+            if let Some((op, slot, len, status)) = qp.done.pop_front() {
+                return Some(Completion { lane, op, slot: Some(slot), len, status });
+            }
+            if let Some(slot) = qp.sends.pop_front() {
+                let (op, slot, status) = (Op::Send, Some(slot), Status::Ok);
+                return Some(Completion { lane, op, slot, len: 0, status });
+            }
+        }
+        None
+    }
+    fn close(&mut self, lane: LaneId) -> Vec<Slot> {
+        let qp = self.qp(lane);
+        self.lanes.retain(|(id, _)| *id != lane);
+        let mut net = self.net.borrow_mut();
+        net.break_qp(qp);
+        net.qps[qp].done.drain(..).map(|(_, slot, ..)| slot).rev().collect()
+    }
+    fn send_slot(&mut self, class: u8) -> Option<Slot> {
+        self.pools[usize::from(class)].pop()
+    }
+    fn recycle(&mut self, slot: Slot) {
+        // Send buffers are one byte larger than receive buffers, to tell them apart.
+        if let Some(class) = self.sizes.iter().position(|size| *size + 1 == slot.len()) {
+            self.pools[class].push(slot);
+        }
+    }
+}
+
+pub struct LoopCm {
+    net: Shared,
+    side: usize,
+    config: Config,
+    pub machine: Machine,
+    setup: BTreeMap<ConnToken, SetupLane<LoopQp>>,
+    /// Own queue pair and the other side's name of a connection.
+    links: BTreeMap<ConnToken, usize>,
+    requests: BTreeMap<ConnToken, (usize, ConnToken, usize)>,
+    events: VecDeque<CmEvent<LoopQp>>,
+}
+
+impl LoopCm {
+    fn now(&self) -> Nanos {
+        self.net.borrow().now
+    }
+
+    fn make(&mut self, conn: ConnToken, class: u8, role: Role) -> usize {
+        let mut net = self.net.borrow_mut();
+        let acceptor = role == Role::Acceptor;
+        net.qps.push(Qp { side: self.side, acceptor, ..Qp::default() });
+        let qp = net.qps.len() - 1;
+        drop(net);
+        let it = LoopQp { net: self.net.clone(), qp };
+        let mut lane = SetupLane::new(&self.config, class, role, it).expect("the class exists");
+        let size = self.config.lanes[usize::from(class)].buffer_size as usize;
+        lane.post_receives(std::iter::repeat_with(|| vec![0; size].into())).expect("posts");
+        self.setup.insert(conn, lane);
+        self.links.insert(conn, qp);
+        qp
+    }
+
+    fn read_mail(&mut self) {
+        loop {
+            let Some(mail) = self.net.borrow_mut().mail[self.side].pop_front() else { return };
+            let now = self.now();
+            let input = match mail {
+                Mail::Request { from, conn: theirs, qp, data } => {
+                    let conn = self.machine.token();
+                    self.requests.insert(conn, (from, theirs, qp));
+                    Input::Request { conn, data }
+                }
+                Mail::Accepted { conn, qp, data } => {
+                    let Some(mine) = self.links.get(&conn) else {
+                        // Dropped meanwhile.
+                        self.net.borrow_mut().cut(qp);
+                        continue;
+                    };
+                    self.net.borrow_mut().qps[*mine].peer = Some(qp);
+                    self.net.borrow_mut().qps[qp].peer = Some(*mine);
+                    Input::DialDone { conn, outcome: DialOutcome::Established(data) }
+                }
+                Mail::Rejected { conn, data } => {
+                    self.setup.remove(&conn);
+                    self.links.remove(&conn);
+                    Input::DialDone { conn, outcome: DialOutcome::Rejected(data) }
+                }
+                Mail::Gone { qp } => {
+                    let Some((conn, _)) = self.links.iter().find(|(_, q)| **q == qp) else {
+                        continue;
+                    };
+                    Input::Disconnected { conn: *conn }
+                }
+            };
+            self.machine.handle(input, now);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Dial { conn, class, addr, data, .. } => {
+                let mut net = self.net.borrow_mut();
+                net.dials += 1;
+                if net.fail_dials > 0 || usize::from(addr.port()) >= net.mail.len() {
+                    net.fail_dials = net.fail_dials.saturating_sub(1);
+                    let now = net.now;
+                    drop(net);
+                    let outcome = DialOutcome::Failed("refused".into());
+                    return self.machine.handle(Input::DialDone { conn, outcome }, now);
+                }
+                drop(net);
+                let qp = self.make(conn, class, Role::Initiator);
+                let mail = Mail::Request { from: self.side, conn, qp, data };
+                self.net.borrow_mut().mail[usize::from(addr.port())].push_back(mail);
+            }
+            Action::Accept { conn, class, data, .. } => {
+                let Some((from, theirs, _)) = self.requests.remove(&conn) else { return };
+                let qp = self.make(conn, class, Role::Acceptor);
+                let mail = Mail::Accepted { conn: theirs, qp, data };
+                self.net.borrow_mut().mail[from].push_back(mail);
+                let now = self.now();
+                self.machine.handle(Input::AcceptDone { conn, outcome: Ok(()) }, now);
+            }
+            Action::Reject { conn, data } => {
+                let Some((from, conn, _)) = self.requests.remove(&conn) else { return };
+                self.net.borrow_mut().mail[from].push_back(Mail::Rejected { conn, data });
+            }
+            Action::HandOver { conn, name, class, role, agreed, announced } => {
+                let Some(lane) = self.setup.remove(&conn) else { return };
+                let Ok(lane) = lane.established(agreed, vec![0; 64].into()) else {
+                    panic!("no Hello")
+                };
+                self.events.push_back(CmEvent::LaneUp(LaneUp {
+                    name,
+                    class,
+                    role,
+                    announced,
+                    conn,
+                    lane,
+                }));
+            }
+            Action::Drop { conn } => {
+                self.setup.remove(&conn);
+                if let Some(qp) = self.links.remove(&conn) {
+                    self.net.borrow_mut().end(qp, true);
+                }
+            }
+            Action::Failed { name, class, fault } => {
+                self.events.push_back(CmEvent::ConnectFailed { name, class, fault });
+            }
+            Action::Gone { conn } => self.events.push_back(CmEvent::Disconnected { conn }),
+            Action::Stopped => {
+                self.net.borrow_mut().stopped[self.side] = true;
+                self.events.push_back(CmEvent::Stopped);
+            }
+        }
+    }
+}
+
+impl Cm for LoopCm {
+    type Qp = LoopQp;
+    fn request(&mut self, request: CmRequest) {
+        let now = self.now();
+        let input = match request {
+            CmRequest::Announce { name, addrs } => Input::Announce { name, addrs },
+            CmRequest::Forget { name } => Input::Forget { name },
+            CmRequest::Connect { name, class } => Input::Want { name, class },
+            CmRequest::Disconnect { conn } => Input::Hangup { conn },
+            CmRequest::Stop => Input::Stop,
+        };
+        self.machine.handle(input, now);
+    }
+    fn poll(&mut self) -> Option<CmEvent<LoopQp>> {
+        self.read_mail();
+        let now = self.now();
+        if self.machine.next_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle(Input::Tick, now);
+        }
+        while let Some(action) = self.machine.poll_action() {
+            self.act(action);
+        }
+        self.events.pop_front()
+    }
+}
+
+pub const JOB: u64 = 77;
+
+pub fn name(side: usize) -> ProcName {
+    ProcName { job: 5, rank: side as u32 }
+}
+
+pub fn addr(side: usize) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], side as u16))
+}
+
+/// Two lanes: 256 bytes × 8 and 1 KiB × 4.
+pub fn config(side: usize) -> Config {
+    let mut config = Config::new(name(side), JOB);
+    config.lanes = vec![
+        LaneConfig { buffer_size: 256, depth: 8, send_depth: 6, send_slots: 64 },
+        LaneConfig { buffer_size: 1024, depth: 4, send_depth: 3, send_slots: 32 },
+    ];
+    config
+}
+
+pub fn net(sides: usize) -> Shared {
+    let mail = (0..sides).map(|_| VecDeque::new()).collect();
+    let stopped = vec![false; sides];
+    Rc::new(RefCell::new(Net { mail, stopped, ..Net::default() }))
+}
+
+pub fn engine(net: &Shared, side: usize, config: Config) -> Eng {
+    let sizes: Vec<usize> = config.lanes.iter().map(|l| l.buffer_size as usize).collect();
+    let pool = |l: &LaneConfig| {
+        let size = l.buffer_size as usize + 1;
+        let n = l.send_slots as usize;
+        let mut pool = Vec::with_capacity(n);
+        pool.resize_with(n, || vec![0u8; size].into());
+        pool
+    };
+    let port = LoopPort {
+        net: net.clone(),
+        side,
+        lanes: Vec::new(),
+        next: 0,
+        pools: config.lanes.iter().map(pool).collect(),
+        sizes,
+    };
+    let cm = LoopCm {
+        net: net.clone(),
+        side,
+        machine: Machine::new(&config),
+        config: config.clone(),
+        setup: BTreeMap::new(),
+        links: BTreeMap::new(),
+        requests: BTreeMap::new(),
+        events: VecDeque::new(),
+    };
+    Engine::new(config, port, cm).expect("valid")
+}
+
+/// `n` engines that know each other.
+pub fn engines(n: usize) -> (Shared, Vec<Eng>) {
+    let net = net(n);
+    let mut all: Vec<Eng> = (0..n).map(|side| engine(&net, side, config(side))).collect();
+    for (side, engine) in all.iter_mut().enumerate() {
+        for other in (0..n).filter(|other| *other != side) {
+            engine.add_peer(name(other), &[addr(other)]).expect("added");
+        }
+    }
+    (net, all)
+}
+
+/// Polls until nothing happens on any side for a while; received buffers are released.
+pub fn settle(net: &Shared, engines: &mut [Eng]) -> Vec<Vec<Event<Slot>>> {
+    let mut events: Vec<Vec<Event<Slot>>> = engines.iter().map(|_| Vec::new()).collect();
+    let mut idle = 0;
+    while idle < 4 {
+        idle += 1;
+        for (engine, events) in engines.iter_mut().zip(&mut events) {
+            let now = net.borrow().now;
+            while let Some(event) = engine.poll(now) {
+                idle = 0;
+                events.push(event);
+            }
+        }
+    }
+    events
+}
+
+/// Sends `bytes`.
+pub fn send(engine: &mut Eng, to: usize, bytes: &[u8], cookie: u64) -> bool {
+    let peer = engine.add_peer(name(to), &[addr(to)]).expect("a peer");
+    let Ok(mut buf) = engine.alloc(bytes.len()) else { return false };
+    buf.copy_from_slice(bytes);
+    match engine.send(peer, 7, buf, cookie) {
+        Ok(_) => true,
+        Err(refused) => {
+            engine.free(refused.buf);
+            false
+        }
+    }
+}

@@ -1,0 +1,544 @@
+//! Whole engines over an in-memory fabric.
+#![allow(missing_docs)]
+mod common;
+use btl_core::error::{FaultKind, ProtocolFault};
+use btl_core::{Event, SECOND};
+use common::*;
+
+/// A small generator of pseudo-random numbers.
+struct Rng(u64);
+impl Rng {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % below
+    }
+}
+
+/// What message `n` of `side` looks like.
+fn message(side: usize, n: u64) -> Vec<u8> {
+    let mut rng = Rng(n * 2 + side as u64);
+    let len = 8 + if rng.next(4) == 0 { rng.next(1000) } else { rng.next(240) };
+    let mut bytes: Vec<u8> = (0..len).map(|_| rng.next(256) as u8).collect();
+    bytes[..8].copy_from_slice(&n.to_le_bytes());
+    bytes
+}
+
+/// Takes one side through a soak: sends until it may not, receives, releases late.
+struct Side {
+    sent: u64,
+    completed: Vec<bool>,
+    /// Last message number, by lane class.
+    last: [Option<u64>; 2],
+    got: u64,
+    held: Vec<btl_core::RecvBuf<Slot>>,
+}
+
+fn soak(seed: u64, total: u64, hold: usize) {
+    let (net, mut all) = engines(2);
+    let mut rng = Rng(seed);
+    let mut sides: Vec<Side> = (0..2)
+        .map(|_| Side {
+            sent: 0,
+            completed: vec![false; total as usize],
+            last: [None; 2],
+            got: 0,
+            held: Vec::new(),
+        })
+        .collect();
+    let mut idle = 0;
+    while idle < 200 {
+        idle += 1;
+        let me = rng.next(2);
+        let (engine, side) = (&mut all[me], &mut sides[me]);
+        let burst = rng.next(12);
+        for _ in 0..burst {
+            if side.sent < total && send(engine, 1 - me, &message(me, side.sent), side.sent) {
+                side.sent += 1;
+            }
+        }
+        let events = rng.next(20);
+        for _ in 0..events {
+            let Some(event) = engine.poll(0) else { break };
+            idle = 0;
+            match event {
+                Event::Message { buf, tag, .. } => {
+                    assert_eq!(tag, 7);
+                    let n = u64::from_le_bytes(buf[..8].try_into().unwrap());
+                    assert_eq!(&buf[..], &message(1 - me, n)[..]);
+                    let class = usize::from(buf.len() > 248);
+                    assert!(side.last[class].is_none_or(|last| last < n), "out of order");
+                    side.last[class] = Some(n);
+                    side.got += 1;
+                    // A send from inside the upcall, with the buffer in hand.
+                    if side.sent < total && send(engine, 1 - me, &message(me, side.sent), side.sent)
+                    {
+                        side.sent += 1;
+                    }
+                    side.held.push(buf);
+                }
+                Event::Sent { cookie, buf, result, .. } => {
+                    assert!(result.is_ok());
+                    assert!(!std::mem::replace(&mut side.completed[cookie as usize], true));
+                    engine.free(buf.unwrap());
+                }
+                Event::PeerConnected { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        while side.held.len() > hold || (!side.held.is_empty() && rng.next(3) == 0) {
+            let at = rng.next(side.held.len());
+            engine.release(side.held.swap_remove(at));
+            idle = 0;
+        }
+    }
+    for (me, side) in sides.iter().enumerate() {
+        assert_eq!((side.sent, side.got), (total, total), "seed {seed} side {me}");
+        assert!(side.completed.iter().all(|done| *done));
+        assert_eq!((all[me].port().pooled(0), all[me].port().pooled(1)), (64, 32));
+    }
+    let net = net.borrow();
+    assert_eq!((net.overruns, net.early), (0, 0));
+    assert_eq!(net.alive(0).len(), 2, "one queue pair a class");
+    // Conservation: what one side may send and what the other has not told make the window.
+    for (class, depth) in [(0, 8), (1, 4)] {
+        let a = credits(&mut all[0], 1, class);
+        let b = credits(&mut all[1], 0, class);
+        assert_eq!((a.1 + b.0, b.1 + a.0), (depth, depth), "class {class}");
+    }
+}
+
+fn credits(engine: &mut Eng, to: usize, class: u8) -> (u32, u32) {
+    let peer = engine.add_peer(name(to), &[addr(to)]).unwrap();
+    engine.credits(peer, class).unwrap()
+}
+
+#[test]
+fn ten_thousand_messages_both_ways() {
+    soak(1, 10_000, 2);
+}
+
+#[test]
+fn many_seeds_with_slow_release() {
+    for seed in 2..60 {
+        soak(seed, 200, seed as usize % 9);
+    }
+}
+
+#[test]
+fn one_way_flood_costs_one_credit_message_per_half_window() {
+    let (net, mut all) = engines(2);
+    let (mut sent, mut got) = (0u64, 0u64);
+    while got < 4000 {
+        while sent < 4000 && send(&mut all[0], 1, &sent.to_le_bytes(), sent) {
+            sent += 1;
+        }
+        for engine in &mut all {
+            while let Some(event) = engine.poll(0) {
+                match event {
+                    Event::Message { buf, .. } => {
+                        got += 1;
+                        engine.release(buf);
+                    }
+                    Event::Sent { buf, .. } => engine.free(buf.unwrap()),
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(net.borrow().overruns, 0);
+    let stats = all[1].stats();
+    assert!(stats.credit_only_sent <= 4000 / 4, "{stats:?}");
+    assert_eq!(all[0].stats().messages_sent, 4000);
+    let stalls = all[0].stats().stalls;
+    assert!(stalls.behind > 0 && stalls.connect > 0, "{stalls:?}");
+}
+
+#[test]
+fn ping_pong_needs_no_credit_messages() {
+    let (_net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[0; 8], 0));
+    let mut rounds = 0;
+    while rounds < 1000 {
+        for me in 0..2 {
+            while let Some(event) = all[me].poll(0) {
+                match event {
+                    Event::Message { buf, .. } => {
+                        rounds += 1;
+                        all[me].release(buf);
+                        assert!(send(&mut all[me], 1 - me, &[0; 8], 0));
+                    }
+                    Event::Sent { buf, .. } => all[me].free(buf.unwrap()),
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(all[0].stats().credit_only_sent + all[1].stats().credit_only_sent, 0);
+}
+
+#[test]
+fn lanes_are_lazy_and_lane_0_comes_first() {
+    let (net, mut all) = engines(2);
+    settle(&net, &mut all);
+    assert_eq!(net.borrow().qps.len(), 0);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    settle(&net, &mut all);
+    assert_eq!(net.borrow().qps.len(), 2);
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 800], 0));
+    let events = settle(&net, &mut all);
+    assert_eq!(net.borrow().qps.len(), 4);
+    assert!(matches!(events[1][0], Event::PeerConnected { .. }));
+    assert!(matches!(&events[1][1], Event::Message { buf, .. } if buf.len() == 800));
+    assert!(!all[0].busy());
+}
+
+#[test]
+fn crossing_connects_end_in_one_lane() {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 0) && send(&mut all[1], 0, &[2; 8], 0));
+    let events = settle(&net, &mut all);
+    assert_eq!(net.borrow().dials, 2);
+    assert_eq!((net.borrow().alive(0).len(), net.borrow().alive(1).len()), (1, 1));
+    for events in &events {
+        assert!(events.iter().any(|e| matches!(e, Event::Message { .. })));
+        assert!(!events.iter().any(|e| matches!(e, Event::PeerFailed { .. })));
+    }
+    assert_eq!(net.borrow().early, 0);
+}
+
+#[test]
+fn a_failed_dial_is_tried_again_and_then_given_up() {
+    let (net, mut all) = engines(2);
+    net.borrow_mut().fail_dials = 3;
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    for _ in 0..10 {
+        settle(&net, &mut all);
+        net.borrow_mut().now += 2 * SECOND;
+    }
+    assert_eq!(net.borrow().dials, 4);
+    assert_eq!(all[1].stats().messages_received, 1);
+    let (net, mut all) = engines(2);
+    net.borrow_mut().fail_dials = u32::MAX;
+    assert!(send(&mut all[0], 1, &[1; 8], 42));
+    let mut events = Vec::new();
+    for _ in 0..200 {
+        events.append(&mut settle(&net, &mut all)[0]);
+        net.borrow_mut().now += 2 * SECOND;
+    }
+    let [
+        Event::Sent { cookie: 42, result: Err(_), buf: Some(_), .. },
+        Event::PeerFailed { fault, .. },
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    let text = fault.to_string();
+    assert!(
+        text.contains("rank 1") && text.contains("300 s") && text.contains("refused"),
+        "{text}"
+    );
+    assert!(!send(&mut all[0], 1, &[1; 8], 43));
+}
+
+/// Two engines with a message each way behind them.
+fn connected() -> (Shared, Vec<Eng>) {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    assert!(send(&mut all[1], 0, &[1; 8], 0));
+    drain(&net, &mut all);
+    (net, all)
+}
+
+/// Handles everything; returns what is left to look at.
+fn drain(net: &Shared, all: &mut [Eng]) -> Vec<Vec<Event<Slot>>> {
+    let mut rest: Vec<Vec<_>> = all.iter().map(|_| Vec::new()).collect();
+    loop {
+        let events = settle(net, all);
+        if events.iter().all(|events| events.is_empty()) {
+            return rest;
+        }
+        for (me, events) in events.into_iter().enumerate() {
+            for event in events {
+                match event {
+                    Event::Message { buf, .. } => all[me].release(buf),
+                    Event::Sent { buf: Some(buf), result: Ok(()), .. } => all[me].free(buf),
+                    other => rest[me].push(other),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_broken_connection_fails_the_peer_once_and_everything_comes_home() {
+    let (net, mut all) = connected();
+    // Nobody polls: 5 are posted (one place is for control messages), the rest waits.
+    for n in 0..20 {
+        assert!(send(&mut all[0], 1, &[2; 8], n));
+    }
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().cut(qp);
+    let events = settle(&net, &mut all);
+    let mut cookies = Vec::new();
+    let mut failures = 0;
+    for event in events.into_iter().next().unwrap() {
+        match event {
+            Event::Sent { cookie, result, buf, .. } => {
+                assert_eq!(failures, 0, "nothing comes after the report");
+                assert!(result.is_err());
+                cookies.push(cookie);
+                all[0].free(buf.unwrap());
+            }
+            Event::PeerFailed { fault, .. } => {
+                failures += 1;
+                assert!(matches!(fault.kind, FaultKind::Disconnected { class: 0 }), "{fault}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((failures, cookies), (1, (0..20).collect()));
+    assert_eq!(all[0].port().pooled(0), 64);
+    assert!(!all[0].busy());
+}
+
+#[test]
+fn an_idle_connection_that_breaks_is_reported_too() {
+    let (net, mut all) = connected();
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().cut(qp);
+    for events in settle(&net, &mut all) {
+        assert!(matches!(&events[..], [Event::PeerFailed { .. }]), "{events:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_before_its_hello_is_made_again() {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    // The dial, the accept, and the hand-over on the acceptor's side.
+    all[0].poll(0);
+    all[1].poll(0);
+    assert_eq!(net.borrow().alive(1).len(), 0);
+    net.borrow_mut().cut(1);
+    let events = drain(&net, &mut all);
+    assert!(
+        events.iter().flatten().all(|e| matches!(e, Event::PeerConnected { .. })),
+        "{events:?}"
+    );
+    assert_eq!(all[1].stats().messages_received, 1);
+}
+
+#[test]
+fn orderly_close_from_either_side_or_both() {
+    for (first, second) in [(0, 1), (1, 0)] {
+        for both in [false, true] {
+            let (net, mut all) = connected();
+            assert!(send(&mut all[0], 1, &[1; 900], 0));
+            drain(&net, &mut all);
+            assert!(send(&mut all[first], second, &[3; 8], 1));
+            all[first].close(0);
+            if both {
+                all[second].close(0);
+            }
+            let events = drain(&net, &mut all);
+            assert!(matches!(&events[first][..], [Event::Closed]), "{events:?}");
+            assert_eq!(events[second].len(), usize::from(both), "{events:?}");
+            assert_eq!(all[second].stats().messages_received, 1 + u64::from(second == 1) + 1);
+            assert!(net.borrow().alive(0).is_empty() && net.borrow().stopped[first]);
+            all[second].close(0);
+            assert!(both || matches!(&drain(&net, &mut all)[second][..], [Event::Closed]));
+            assert_eq!(all[first].port().pooled(0), 64);
+        }
+    }
+}
+
+#[test]
+fn close_ends_although_the_peer_does_not_answer() {
+    let (net, mut all) = connected();
+    all[0].close(0);
+    let mut one = all.split_off(1);
+    assert!(settle(&net, &mut all)[0].is_empty());
+    net.borrow_mut().now = 6 * SECOND;
+    assert!(matches!(&settle(&net, &mut all)[0][..], [Event::Closed]));
+    // The other side hears the Bye that was sent, and then the end: no failure.
+    assert!(drain(&net, &mut one)[0].is_empty());
+}
+
+#[test]
+fn a_removed_peer_can_come_back() {
+    let (net, mut all) = connected();
+    let peer = all[0].add_peer(name(1), &[addr(1)]).unwrap();
+    all[0].remove_peer(peer);
+    assert!(drain(&net, &mut all).iter().all(|events| events.is_empty()));
+    assert!(net.borrow().alive(0).is_empty() && !all[0].busy());
+    let again = all[0].add_peer(name(1), &[addr(1)]).unwrap();
+    assert_ne!(peer, again);
+    assert!(all[0].peer_name(peer).is_none());
+    assert!(send(&mut all[1], 0, &[1; 8], 0));
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    assert_eq!((all[0].stats().messages_received, all[1].stats().messages_received), (2, 2));
+}
+
+#[test]
+fn a_peer_that_closes_while_messages_wait_is_a_failure() {
+    let (net, mut all) = connected();
+    for n in 0..20 {
+        assert!(send(&mut all[0], 1, &[2; 8], n));
+    }
+    all[1].close(0);
+    net.borrow_mut().now = SECOND;
+    // Side 1 gives up before it ever polls for them.
+    let mut one = all.split_off(1);
+    let mut closed = false;
+    for _ in 0..4 {
+        let now = net.borrow().now;
+        while let Some(event) = one[0].poll(now) {
+            closed |= matches!(event, Event::Closed);
+            if let Event::Message { buf, .. } = event {
+                std::mem::forget(buf);
+            }
+        }
+        net.borrow_mut().now = now + 6 * SECOND;
+    }
+    assert!(closed);
+    let events = drain(&net, &mut all);
+    let failed = events[0].iter().filter(|e| matches!(e, Event::Sent { result: Err(_), .. }));
+    assert!(failed.count() > 0);
+    assert!(matches!(events[0].last(), Some(Event::PeerFailed { .. })), "{events:?}");
+}
+
+#[test]
+fn what_a_device_refuses_for_the_moment_is_tried_again() {
+    let (net, mut all) = connected();
+    for round in 0..50 {
+        net.borrow_mut().refuse = round % 5;
+        for n in 0..10 {
+            assert!(send(&mut all[0], 1, &[2; 8], n));
+            assert!(send(&mut all[1], 0, &[2; 8], n));
+        }
+        drain(&net, &mut all);
+    }
+    assert_eq!(net.borrow().refuse, 0);
+    assert_eq!(all[0].stats().messages_received, 501);
+    assert_eq!(all[1].stats().messages_received, 501);
+    assert_eq!(net.borrow().overruns, 0);
+    let a = credits(&mut all[0], 1, 0);
+    let b = credits(&mut all[1], 0, 0);
+    assert_eq!((a.1 + b.0, b.1 + a.0), (8, 8));
+}
+
+/// Connects sides 0 and 1, then lets "side 0" say `bytes`; returns what side 1 makes of it.
+fn malformed(bytes: &[u8]) -> FaultKind {
+    let (net, mut all) = engines(3);
+    assert!(send(&mut all[0], 1, &[1; 8], 0) && send(&mut all[2], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().inject(qp, bytes);
+    let events = drain(&net, &mut all);
+    let [Event::PeerFailed { fault, .. }] = &events[1][..] else { panic!("{events:?}") };
+    assert_eq!(fault.peer, name(0));
+    // The other peer goes on.
+    assert!(send(&mut all[2], 1, &[1; 8], 0) && send(&mut all[1], 2, &[1; 8], 0));
+    assert!(drain(&net, &mut all).iter().all(|events| events.is_empty()));
+    fault.kind.clone()
+}
+
+#[test]
+fn malformed_messages_fail_their_peer_alone() {
+    use ProtocolFault as F;
+    let header = |first: u8, credits: u16, len: u32| {
+        let (c, l) = (credits.to_le_bytes(), len.to_le_bytes());
+        [first, 0, c[0], c[1], l[0], l[1], l[2], l[3]]
+    };
+    let cases: [(&[u8], F); 8] = [
+        (&[0x13], F::Short { arrived: 1 }),
+        (&header(0x23, 0, 0), F::Version { theirs: 2, ours: 1 }),
+        (&header(0x10, 0, 0), F::Kind { kind: 0 }),
+        (&header(0x1e, 0, 0), F::Kind { kind: 14 }),
+        (&header(0x13, 0, 1), F::Length { claimed: 1, arrived: 0 }),
+        (&header(0x13, 9, 0), F::Credits { held: 16, window: 8 }),
+        (&header(0x11, 0, 0), F::Unexpected { got: "Hello" }),
+        (&header(0x12, 0, 0), F::Unexpected { got: "HelloAck" }),
+    ];
+    for (bytes, expected) in cases {
+        let FaultKind::Protocol(fault) = malformed(bytes) else { panic!("{bytes:?}") };
+        match (fault, expected) {
+            (F::Credits { held, window: 8 }, F::Credits { .. }) => assert!(held > 8),
+            (fault, expected) => assert_eq!(fault, expected),
+        }
+    }
+}
+
+#[test]
+fn data_before_hello_and_a_bad_hello() {
+    for (bytes, text) in [
+        (vec![0x13, 0, 0, 0, 0, 0, 0, 0], "data before Hello"),
+        (vec![0x15, 0, 0, 0, 0, 0, 0, 0], "Bye before Hello"),
+        (vec![0x11, 0, 0, 0, 0, 0, 0, 0], "too short"),
+        ([&[0x11, 0, 0, 0, 12, 0, 0, 0][..], &[0; 12]].concat(), "magic"),
+    ] {
+        let (net, mut all) = engines(2);
+        assert!(send(&mut all[0], 1, &[1; 8], 0));
+        all[0].poll(0);
+        all[1].poll(0);
+        // Queue pair 0 is the initiator's; its Hello has not been posted yet.
+        net.borrow_mut().qps[0].peer = Some(1);
+        net.borrow_mut().inject(0, &bytes);
+        let events = settle(&net, &mut all[1..]);
+        let [Event::PeerFailed { fault, .. }] = &events[0][..] else { panic!("{events:?}") };
+        assert!(fault.to_string().contains(text), "{fault}");
+    }
+}
+
+#[test]
+fn a_process_nobody_announced_is_a_new_peer_but_must_speak() {
+    let net = net(2);
+    let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, config(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    let events = settle(&net, &mut all);
+    assert!(matches!(&events[1][0], Event::NewPeer { name: n, .. } if *n == name(0)));
+    assert!(matches!(&events[1][2], Event::Message { .. }));
+    let Event::NewPeer { peer, .. } = events[1][0] else { panic!() };
+    assert_eq!(all[1].add_peer(name(0), &[addr(0)]).unwrap(), peer);
+    // One that says nothing.
+    let net = common::net(2);
+    let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, config(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    all[0].poll(0);
+    let mut one = all.split_off(1);
+    settle(&net, &mut one);
+    net.borrow_mut().now = 31 * SECOND;
+    let events = settle(&net, &mut one);
+    let [Event::PeerFailed { fault, .. }] = &events[0][..] else { panic!("{events:?}") };
+    assert_eq!(fault.kind, FaultKind::NoHello { seconds: 30 });
+}
+
+#[test]
+fn another_job_or_other_lanes_are_refused_with_the_reason() {
+    for (change, text) in [(0, "another job"), (1, "buffer sizes")] {
+        let net = net(2);
+        let mut other = config(0);
+        if change == 0 {
+            other.job += 1;
+        } else {
+            other.lanes[0].buffer_size += 8;
+        }
+        let mut all = vec![engine(&net, 0, other), engine(&net, 1, config(1))];
+        assert!(send(&mut all[0], 1, &[1; 8], 0));
+        let events = settle(&net, &mut all);
+        let Some(Event::PeerFailed { fault, .. }) = events[0].last() else { panic!("{events:?}") };
+        assert!(fault.to_string().contains(text), "{fault}");
+        assert!(events[1].is_empty());
+    }
+}
+
+#[test]
+fn oneself_is_no_peer() {
+    let (_net, mut all) = engines(2);
+    let error = all[0].add_peer(name(0), &[addr(0)]).unwrap_err();
+    assert!(error.to_string().contains("self,verbs"), "{error}");
+    assert!(all[0].add_peer(name(1), &[]).unwrap_err().to_string().contains("no address"));
+}
