@@ -50,6 +50,9 @@ impl ErrorKind {
     }
 }
 
+const GONE: &str =
+    "the device was removed or has failed; drop everything made on it and open it again";
+
 /// A failed call: the operation, its errno (0 when this crate refused before the system was asked), and a hint.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Error {
@@ -63,7 +66,9 @@ impl Error {
     /// A call that returned `errno`. The sign is dropped: siw's provider returns negative values, rxe's positive ones.
     pub(crate) fn os(op: &'static str, errno: i32) -> Error {
         let errno = errno.saturating_abs();
-        Error { op, errno, kind: ErrorKind::of(errno), hint: None }
+        let kind = ErrorKind::of(errno);
+        let hint = (kind == ErrorKind::DeviceGone).then_some(Cow::Borrowed(GONE));
+        Error { op, errno, kind, hint }
     }
 
     /// A call that returned NULL or -1 and left its reason in `errno`.

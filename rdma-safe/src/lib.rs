@@ -32,7 +32,7 @@
 //! Posting, polling and redeeming allocate nothing, take no lock and do no atomic read-modify-write.
 //!
 //! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `wc`
-//! (`Send` only), `qp`, `error` (getrlimit). None in: `caps`, `quirks`, `ring`, `route`, `post`, `qp_attr`, `group`.
+//! (`Send` only), `qp`, `post`, `error` (getrlimit). None in: `caps`, `quirks`, `ring`, `route`, `qp_attr`, `group`.
 
 mod caps;
 mod channel;

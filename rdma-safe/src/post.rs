@@ -1,7 +1,18 @@
-//! Why a post was refused.
+//! Posting and redeeming: a slot goes into the queue, and its completion gives it back.
+//!
+//! This is the message path: no allocation, no lock, no atomic read-modify-write.
 
+use crate::error::errno_of;
+use crate::pd::PdInner;
+use crate::qp::QueuePair;
+use crate::qp_attr::{QpState, SendFlags};
+use crate::ring::{Kind, kind_of};
 use crate::slot::Slot;
+use crate::wc::{Done, Op, Wc};
+use rdma_sys::*;
 use std::fmt;
+use std::ptr::null_mut;
+use std::sync::Arc;
 
 /// Reason of a [`PostError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,4 +65,209 @@ pub struct PostError {
     pub why: Why,
     /// The slot, if the device never saw it.
     pub slot: Option<Slot>,
+}
+
+impl QueuePair {
+    /// Posts a receive into the whole slot. The queue pair must be at least INIT.
+    ///
+    /// # Errors
+    /// [`PostError`] with the slot when it was refused; without when the device failed, which keeps the slot until the
+    /// queue pair is closed.
+    #[inline]
+    pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
+        let (addr, length, lkey) = slot.wire();
+        if !matches!(self.state, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend)
+            || !slot.is_of(self.domain())
+        {
+            return Err(self.refused(Some(slot)));
+        }
+        let id = match self.recvs.put(Some(slot)) {
+            Ok(id) => id,
+            Err(slot) => return Err(PostError { why: Why::Full, slot }),
+        };
+        let mut sge = ibv_sge { addr, length, lkey };
+        let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut bad = null_mut();
+        // SAFETY: the QP is alive and has a receive queue; the slot is in the table, from where only the completion or
+        // the destruction takes it, so its memory stays registered and untouched until then.
+        match unsafe { ibv_post_recv(self.raw.as_ptr(), &mut wr, &mut bad) } {
+            0 => Ok(()),
+            rc => Err(self.broke(rc)),
+        }
+    }
+
+    /// Sends the first `len` bytes of the slot. The queue pair must be connected.
+    ///
+    /// Up to 32 bytes go inline by themselves. With `len` 0 the message is empty.
+    ///
+    /// # Errors
+    /// As [`post_recv`](Self::post_recv); also [`Why::TooLong`].
+    #[inline]
+    pub fn post_send(
+        &mut self,
+        slot: Slot,
+        len: usize,
+        flags: SendFlags,
+    ) -> std::result::Result<(), PostError> {
+        let (addr, capacity, lkey) = slot.wire();
+        if self.state != QpState::ReadyToSend || !slot.is_of(self.domain()) {
+            return Err(self.refused(Some(slot)));
+        }
+        let limit = match flags.contains(SendFlags::INLINE) {
+            true => self.max_inline.min(capacity as usize),
+            false => capacity as usize,
+        };
+        if len > limit {
+            return Err(PostError { why: Why::TooLong, slot: Some(slot) });
+        }
+        let signalled = self.signals(len, flags);
+        let id = match self.sends.put(Some(slot), signalled) {
+            Ok(id) => id,
+            Err(slot) => return Err(PostError { why: Why::Full, slot }),
+        };
+        // SAFETY: the slot is in the table, from where only its completion (or a later one's) or the destruction takes
+        // it; `len` is within it, and below 2^32 as its capacity is.
+        match unsafe { self.send(id, addr, len as u32, lkey, flags, signalled) } {
+            0 => Ok(()),
+            rc => Err(self.broke(rc)),
+        }
+    }
+
+    /// Sends a copy of `data`, at most [`max_inline`](Self::max_inline) bytes. No slot is needed; it still occupies an
+    /// entry of the send queue, and if signalled it completes with `slot: None`.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    #[inline]
+    pub fn post_inline(
+        &mut self,
+        data: &[u8],
+        flags: SendFlags,
+    ) -> std::result::Result<(), PostError> {
+        if self.state != QpState::ReadyToSend {
+            return Err(self.refused(None));
+        }
+        if data.len() > self.max_inline {
+            return Err(PostError { why: Why::TooLong, slot: None });
+        }
+        let flags = flags | SendFlags::INLINE;
+        let signalled = self.signals(data.len(), flags);
+        let id = match self.sends.put(None, signalled) {
+            Ok(id) => id,
+            Err(_) => return Err(PostError { why: Why::Full, slot: None }),
+        };
+        // SAFETY: inline data is copied before the call returns; its length is at most max_inline, a u32.
+        match unsafe { self.send(id, data.as_ptr() as u64, data.len() as u32, 0, flags, signalled) }
+        {
+            0 => Ok(()),
+            rc => Err(self.broke(rc)),
+        }
+    }
+
+    #[inline(always)]
+    fn signals(&self, len: usize, flags: SendFlags) -> bool {
+        !flags.contains(SendFlags::UNSIGNALLED)
+            || len >= self.signal_from
+            || self.sends.must_signal()
+    }
+
+    /// Posts one SEND.
+    ///
+    /// # Safety
+    /// `addr..addr + len` is readable, and registered under `lkey` and untouched until the request `id` is done, unless
+    /// the flags say inline.
+    #[inline(always)]
+    unsafe fn send(
+        &mut self,
+        id: u64,
+        addr: u64,
+        len: u32,
+        lkey: u32,
+        flags: SendFlags,
+        signalled: bool,
+    ) -> i32 {
+        let mut sge = ibv_sge { addr, length: len, lkey };
+        let wr = &mut self.template;
+        wr.wr_id = id;
+        wr.sg_list = &mut sge;
+        // Some providers read a length of 0 in an element as 2 GiB.
+        wr.num_sge = i32::from(len != 0);
+        let inline = flags.contains(SendFlags::INLINE) || len as usize <= self.small;
+        wr.send_flags = bit(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
+            | bit(inline && len != 0, ibv_send_flags::IBV_SEND_INLINE)
+            | bit(flags.contains(SendFlags::SOLICITED), ibv_send_flags::IBV_SEND_SOLICITED)
+            | bit(flags.contains(SendFlags::FENCE), ibv_send_flags::IBV_SEND_FENCE);
+        let mut bad = null_mut();
+        // SAFETY: the QP is alive, the list is one complete request whose element lives until the call returns; the
+        // caller vouches for the memory.
+        unsafe { ibv_post_send(self.raw.as_ptr(), wr, &mut bad) }
+    }
+
+    /// A post the device failed: the request may be in its ring all the same.
+    #[cold]
+    #[inline(never)]
+    fn broke(&mut self, rc: i32) -> PostError {
+        self.state = QpState::Error;
+        PostError { why: Why::Device(errno_of(rc)), slot: None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, slot: Option<Slot>) -> PostError {
+        let why = match self.state {
+            QpState::Error => Why::Broken,
+            QpState::ReadyToSend => Why::WrongDomain,
+            QpState::Init | QpState::ReadyToReceive
+                if slot.as_ref().is_some_and(|s| !s.is_of(self.domain())) =>
+            {
+                Why::WrongDomain
+            }
+            _ => Why::NotConnected,
+        };
+        PostError { why, slot }
+    }
+
+    /// Redeems a completion, once. `None` when it is not this queue pair's, stale, or spent; a live one keeps its worth
+    /// then.
+    ///
+    /// A failed completion puts the queue pair into [`QpState::Error`].
+    #[inline]
+    pub fn complete(&mut self, wc: &mut Wc) -> Option<Done> {
+        let id = wc.0.wr_id;
+        let status = wc.status();
+        let (slot, op, byte_len) = match kind_of(id)? {
+            Kind::Send => (self.sends.redeem(id)?, Op::Send, 0),
+            Kind::Recv => {
+                let slot = self.recvs.redeem(id)?;
+                (slot, Op::Recv, wc.0.byte_len as usize)
+            }
+        };
+        wc.spend();
+        let byte_len = match (&slot, status.is_ok()) {
+            // The device's number, so bounded before anyone indexes with it.
+            (Some(slot), true) => byte_len.min(slot.capacity()),
+            _ => 0,
+        };
+        if !status.is_ok() {
+            self.state = QpState::Error;
+        }
+        Some(Done { slot, op, status, byte_len, vendor_err: wc.0.vendor_err })
+    }
+
+    /// Slots of finished unsignalled sends, one at a time.
+    #[inline]
+    pub fn reclaim(&mut self) -> Option<Slot> {
+        self.sends.reclaim()
+    }
+
+    /// Identity of the protection domain, to compare with a slot's.
+    #[inline(always)]
+    fn domain(&self) -> *const PdInner {
+        Arc::as_ptr(&self.pd)
+    }
+}
+
+#[inline(always)]
+fn bit(on: bool, flag: ibv_send_flags) -> u32 {
+    if on { flag.0 } else { 0 }
 }

@@ -267,6 +267,54 @@ fn a_dead_share_returns_only_when_the_queue_was_empty() {
     }
 }
 
+/// A message longer than the receive buffer fails on both sides, writes nothing beyond the slot, and on siw raises an
+/// event that names the queue pair.
+#[test]
+fn a_message_too_long_fails_and_spills_nothing() {
+    let _one = one_at_a_time();
+    let ctx = open();
+    let pd = ctx.alloc_pd().unwrap();
+    let mut events = AsyncEvents::new(&ctx).unwrap();
+    let mut cq = ctx.create_cq(64).unwrap();
+    let mut a = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(4, 4)).unwrap();
+    let mut b = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(4, 4)).unwrap();
+    let cm = Cm::new(address());
+    // Neighbours in one region: what spilled over would be seen in the second.
+    let mut pool = pd.slots(64, 2).unwrap();
+    let mut big = pd.slots(4096, 1).unwrap().pop().unwrap();
+    big.fill(0xee);
+    let watched = pool.pop().unwrap();
+    let _link = cm.connect(&mut a, &mut b, |end, qp| {
+        if end == End::Server {
+            qp.post_recv(pool.pop().unwrap()).unwrap();
+        }
+    });
+    a.post_send(big, 4096, SIG).unwrap();
+    let end = Instant::now() + LIMIT;
+    let mut failed = false;
+    while !failed {
+        for wc in &mut drain(&mut cq) {
+            if let Some(d) = b.complete(wc) {
+                assert_eq!(d.byte_len, 0);
+                match ctx.transport().is_iwarp() {
+                    true => assert_eq!(d.status, WcStatus::LOC_LEN_ERR),
+                    // rxe calls it an operation error.
+                    false => assert!(!d.status.is_ok()),
+                }
+                failed = true;
+            }
+        }
+        assert!(Instant::now() < end);
+        std::thread::yield_now();
+    }
+    assert_eq!(b.state(), QpState::Error);
+    assert!(watched.iter().all(|b| *b == 0));
+    if ctx.transport().is_iwarp() {
+        let event = events.next(LIMIT).unwrap();
+        assert_eq!(event, Some(AsyncEvent::Qp { serial: b.serial(), what: QpEvent::Fatal }));
+    }
+}
+
 #[test]
 fn a_channel_wakes_a_sleeper() {
     let _one = one_at_a_time();

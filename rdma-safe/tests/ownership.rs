@@ -147,15 +147,15 @@ fn a_failed_deregistration_leaks_the_memory() {
 fn nothing_is_closed_under_a_survivor() {
     let fake = Fake::open();
     drop((fake.ctx.alloc_pd().unwrap(), fake.ctx.create_cq(4).unwrap()));
-    assert!(fake.is_closed_after_drop(), "the control");
+    assert!(fake.closes_on_drop(), "the control");
     let fake = Fake::open();
     fake.state().faults.destroy_cq_fails = true;
     drop(fake.ctx.create_cq(4).unwrap());
-    assert!(!fake.is_closed_after_drop());
+    assert!(!fake.closes_on_drop());
     let fake = Fake::open();
     fake.state().faults.dealloc_fails = true;
     drop(fake.ctx.alloc_pd().unwrap());
-    assert!(!fake.is_closed_after_drop());
+    assert!(!fake.closes_on_drop());
 }
 
 #[test]

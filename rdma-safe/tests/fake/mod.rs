@@ -149,7 +149,7 @@ impl Fake {
     }
 
     /// Gives up the context; says whether it was closed.
-    pub(crate) fn is_closed_after_drop(self) -> bool {
+    pub(crate) fn closes_on_drop(self) -> bool {
         drop(self.ctx);
         lock(&self.state).closed
     }
