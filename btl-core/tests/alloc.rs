@@ -1,0 +1,93 @@
+//! The message path does not allocate.
+#![allow(missing_docs)]
+mod common;
+use btl_core::Event;
+use common::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Sends `n` messages of both classes each way, more at a time than the windows hold.
+fn rounds(all: &mut [Eng], peers: &[btl_core::PeerId], n: u32) -> u32 {
+    let mut got = 0;
+    for _ in 0..n {
+        for me in 0..2 {
+            for k in 0..30 {
+                let len = if k % 3 == 0 { 900 } else { 100 };
+                let Ok(buf) = all[me].alloc(len) else { continue };
+                if let Err(refused) = all[me].send(peers[me], 1, buf, 0) {
+                    all[me].free(refused.buf);
+                }
+            }
+        }
+        for me in [0, 1, 0, 1] {
+            while let Some(event) = all[me].poll(0) {
+                match event {
+                    Event::Message { buf, .. } => {
+                        got += 1;
+                        all[me].release(buf);
+                    }
+                    Event::Sent { buf: Some(buf), .. } => all[me].free(buf),
+                    _ => {}
+                }
+            }
+        }
+    }
+    got
+}
+
+// One test only: the count is of the process.
+#[test]
+fn no_allocation_per_message_nor_per_empty_poll() {
+    let (_net, mut all) = engines(2);
+    let peers: Vec<_> =
+        (0..2).map(|me| all[me].add_peer(name(1 - me), &[addr(1 - me)]).unwrap()).collect();
+    assert!(rounds(&mut all, &peers, 50) > 1000);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let got = rounds(&mut all, &peers, 200);
+    // To rest, then a thousand empty polls.
+    let mut empty = 0;
+    while empty < 1000 {
+        empty += 1;
+        for engine in &mut all {
+            while let Some(event) = engine.poll(0) {
+                empty = 0;
+                match event {
+                    Event::Message { buf, .. } => engine.release(buf),
+                    Event::Sent { buf: Some(buf), .. } => engine.free(buf),
+                    _ => {}
+                }
+            }
+        }
+    }
+    let after = ALLOCATIONS.load(Ordering::Relaxed);
+    assert!(got > 10_000, "{got}");
+    assert_eq!(after - before, 0);
+    // The counter counts.
+    drop(std::hint::black_box(Box::new(7)));
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > after);
+}
