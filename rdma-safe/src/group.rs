@@ -346,7 +346,7 @@ fn redeem(route: &Route, qps: &mut [Option<QueuePair>], wc: &mut Wc) -> Option<C
     let serial = wc.serial();
     let index = route.get(serial)?;
     let qp = qps.get_mut(index as usize)?.as_mut()?;
-    let done = qp.complete(wc)?;
+    let done = qp.redeem(wc)?;
     Some(Completion {
         key: QpKey::new(serial, index),
         op: done.op,

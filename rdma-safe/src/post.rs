@@ -14,6 +14,8 @@ use std::fmt;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+
 /// Reason of a [`PostError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -192,11 +194,13 @@ impl QueuePair {
         wr.sg_list = &mut sge;
         // Some providers read a length of 0 in an element as 2 GiB.
         wr.num_sge = i32::from(len != 0);
-        let inline = flags.contains(SendFlags::INLINE) || len as usize <= self.small;
-        wr.send_flags = bit(signalled, ibv_send_flags::IBV_SEND_SIGNALED)
-            | bit(inline && len != 0, ibv_send_flags::IBV_SEND_INLINE)
-            | bit(flags.contains(SendFlags::SOLICITED), ibv_send_flags::IBV_SEND_SOLICITED)
-            | bit(flags.contains(SendFlags::FENCE), ibv_send_flags::IBV_SEND_FENCE);
+        // `signalled` overrides the flag; siw forbids small sends that are not inline, and nothing of 0 bytes can be.
+        wr.send_flags = (flags - SendFlags::UNSIGNALLED).bits() | (u32::from(signalled) * SIGNALED);
+        if len == 0 {
+            wr.send_flags &= !SendFlags::INLINE.bits();
+        } else if len <= self.small {
+            wr.send_flags |= SendFlags::INLINE.bits();
+        }
         let mut bad = null_mut();
         // SAFETY: the QP is alive, the list is one complete request whose element lives until the call returns; the
         // caller vouches for the memory.
@@ -233,6 +237,12 @@ impl QueuePair {
     /// A failed completion puts the queue pair into [`QpState::Error`].
     #[inline]
     pub fn complete(&mut self, wc: &mut Wc) -> Option<Done> {
+        self.redeem(wc)
+    }
+
+    /// [`complete`](Self::complete), always part of its caller, so that a group need not copy what it returns.
+    #[inline(always)]
+    pub(crate) fn redeem(&mut self, wc: &mut Wc) -> Option<Done> {
         let id = wc.0.wr_id;
         let status = wc.status();
         let (slot, op, byte_len) = match kind_of(id)? {
@@ -265,9 +275,4 @@ impl QueuePair {
     fn domain(&self) -> *const PdInner {
         Arc::as_ptr(&self.pd)
     }
-}
-
-#[inline(always)]
-fn bit(on: bool, flag: ibv_send_flags) -> u32 {
-    if on { flag.0 } else { 0 }
 }

@@ -42,7 +42,7 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 pub struct QueuePair {
     pub(crate) raw: NonNull<ibv_qp>,
     pub(crate) state: QpState,
-    pub(crate) small: usize,
+    pub(crate) small: u32,
     pub(crate) max_inline: usize,
     pub(crate) signal_from: usize,
     pub(crate) pd: ManuallyDrop<Arc<PdInner>>,
@@ -88,7 +88,7 @@ impl QueuePair {
         Ok(QueuePair {
             raw,
             state: QpState::Reset,
-            small: SMALL.min(max_inline) as usize,
+            small: SMALL.min(max_inline),
             max_inline: max_inline as usize,
             signal_from: match ctx.caps().contains(Caps::SIGNAL_LARGE_SENDS) {
                 true => SIW_ZERO_COPY,

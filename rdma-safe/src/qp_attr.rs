@@ -23,18 +23,21 @@ impl Default for QpConfig {
 
 bitflags! {
     /// How to send. The empty set is a signalled send, copied inline when it is small.
+    ///
+    /// The bits are those of `ibv_send_flags`, with [`UNSIGNALLED`](Self::UNSIGNALLED) in the place, and with the
+    /// opposite meaning, of `IBV_SEND_SIGNALED`, so that a post converts them with one exclusive or.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct SendFlags: u32 {
         /// No completion of its own unless it fails; a later signalled send finishes it and its slot comes back from
         /// [`reclaim`](crate::QueuePair::reclaim). The queue signals it anyway where it has to: on siw from a page up,
         /// and when half of the queue is unsignalled.
-        const UNSIGNALLED = 1;
+        const UNSIGNALLED = ibv_send_flags::IBV_SEND_SIGNALED.0;
         /// Copy the data at post time; at most `max_inline` bytes.
-        const INLINE = 2;
+        const INLINE = ibv_send_flags::IBV_SEND_INLINE.0;
         /// Wake a receiver that waits for solicited completions only.
-        const SOLICITED = 4;
+        const SOLICITED = ibv_send_flags::IBV_SEND_SOLICITED.0;
         /// Start only after earlier RDMA reads and atomics are done.
-        const FENCE = 8;
+        const FENCE = ibv_send_flags::IBV_SEND_FENCE.0;
     }
 }
 

@@ -1,6 +1,6 @@
 //! In-flight tables: who owns what while the device has it. No unsafe code here.
 //!
-//! A request id is `[kind 2 | generation 6 | serial 40 | index 16]`: the serial names the queue pair and is never used
+//! A request id is `[generation 6 | kind 2 | serial 40 | index 16]`: the serial names the queue pair and is never used
 //! again in this process, the index names the entry, and the generation (odd = in flight) tells this post from earlier
 //! ones. One comparison of the id on redeeming checks kind, queue pair, entry, generation and occupancy. `qp_num` is
 //! not used for anything: siw gives a dead queue pair's number to the next one at once, and the dead one's flush
@@ -13,9 +13,9 @@ const SERIAL_BITS: u32 = 40;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 /// Serials are below this.
 pub(crate) const SERIAL_MAX: u64 = 1 << SERIAL_BITS;
-const GENERATION_ONE: u64 = 1 << (INDEX_BITS + SERIAL_BITS);
-const GENERATION_MASK: u64 = 0x3f << (INDEX_BITS + SERIAL_BITS);
-const KIND_SHIFT: u32 = 62;
+const KIND_SHIFT: u32 = INDEX_BITS + SERIAL_BITS;
+/// The generation is at the top, so that the next one is one addition that wraps out of the word.
+const GENERATION_ONE: u64 = 1 << (KIND_SHIFT + 2);
 /// Most entries of one ring.
 pub(crate) const DEPTH_MAX: u32 = 1 << INDEX_BITS;
 /// No posted id is 0: every kind is at least 1.
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 
 #[inline(always)]
 pub(crate) fn kind_of(id: u64) -> Option<Kind> {
-    match id >> KIND_SHIFT {
+    match (id >> KIND_SHIFT) & 3 {
         1 => Some(Kind::Send),
         2 => Some(Kind::Recv),
         _ => None,
@@ -44,7 +44,7 @@ pub(crate) fn serial_of(id: u64) -> u64 {
 
 #[inline(always)]
 fn next_generation(id: u64) -> u64 {
-    (id & !GENERATION_MASK) | (id.wrapping_add(GENERATION_ONE) & GENERATION_MASK)
+    id.wrapping_add(GENERATION_ONE)
 }
 
 struct Entry {
@@ -116,7 +116,7 @@ impl Ring {
     pub(crate) fn redeem(&mut self, id: u64) -> Option<Option<Slot>> {
         let e = self.entries.get_mut((id & INDEX_MASK) as usize)?;
         // A vacant entry's id has an even generation, which no posted id has; NO_ID has kind 0.
-        if e.id != id || !e.in_flight() {
+        if e.id != id || id & GENERATION_ONE == 0 {
             return None;
         }
         self.used = self.used.wrapping_sub(1);

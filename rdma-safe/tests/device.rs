@@ -68,6 +68,13 @@ fn every_byte_arrives_both_ways() {
     let _link = cm.connect(&mut a, &mut b, |_, qp| qp.post_recv(pool.pop().unwrap()).unwrap());
     let inline = a.max_inline();
     assert!(inline >= 32);
+    a.post_inline(b"", SIG).unwrap();
+    for d in redeem(&mut cq, &mut [&mut a, &mut b], 2) {
+        assert!(d.status.is_ok(), "an empty inline send: {}", d.status);
+        if let Some(slot) = d.slot {
+            b.post_recv(slot).unwrap();
+        }
+    }
     for (round, len) in [0, 1, 8, 31, 32, 33, inline, inline + 1, 4095, 4096, 4097, 65535, 65536]
         .into_iter()
         .enumerate()
