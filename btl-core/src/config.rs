@@ -205,7 +205,8 @@ mod tests {
         assert_eq!(good.class_for(12288 - 8), Some(0));
         assert_eq!(good.class_for(12288 - 7), Some(1));
         assert_eq!(good.class_for(65536 - 7), None);
-        let breaks: [(&str, fn(&mut Config)); 12] = [
+        type Change = fn(&mut Config);
+        let breaks: [(&str, Change); 12] = [
             ("number of lanes", |c| c.lanes.clear()),
             ("number of lanes", |c| c.lanes = vec![c.lanes[0]; 9]),
             ("buffer_size", |c| c.lanes[0].buffer_size = 255),

@@ -85,7 +85,7 @@ fn no_allocation_per_message_nor_per_empty_poll() {
         }
     }
     let after = ALLOCATIONS.load(Ordering::Relaxed);
-    assert!(got > 10_000, "{got}");
+    assert!(got > 5000, "{got}");
     assert_eq!(after - before, 0);
     // The counter counts.
     drop(std::hint::black_box(Box::new(7)));

@@ -23,8 +23,10 @@ fn message(side: usize, n: u64) -> Vec<u8> {
     bytes
 }
 
-/// Takes one side through a soak: sends until it may not, receives, releases late.
+/// One side of a soak: sends while it may, receives, releases late.
 struct Side {
+    me: usize,
+    total: u64,
     sent: u64,
     completed: Vec<bool>,
     /// Last message number, by lane class.
@@ -33,57 +35,61 @@ struct Side {
     held: Vec<btl_core::RecvBuf<Slot>>,
 }
 
+impl Side {
+    fn new(me: usize, total: u64) -> Side {
+        let completed = vec![false; total as usize];
+        Side { me, total, sent: 0, completed, last: [None; 2], got: 0, held: Vec::new() }
+    }
+
+    fn send(&mut self, engine: &mut Eng) {
+        if self.sent < self.total
+            && send(engine, 1 - self.me, &message(self.me, self.sent), self.sent)
+        {
+            self.sent += 1;
+        }
+    }
+
+    fn handle(&mut self, engine: &mut Eng, event: Event<Slot>) {
+        match event {
+            Event::Message { buf, tag, .. } => {
+                assert_eq!(tag, 7);
+                let n = u64::from_le_bytes(buf[..8].try_into().unwrap());
+                assert_eq!(&buf[..], &message(1 - self.me, n)[..]);
+                let class = usize::from(buf.len() > 248);
+                assert!(self.last[class].is_none_or(|last| last < n), "out of order");
+                self.last[class] = Some(n);
+                self.got += 1;
+                // A send from inside the upcall, with the buffer in hand.
+                self.send(engine);
+                self.held.push(buf);
+            }
+            Event::Sent { cookie, buf, result, .. } => {
+                assert!(result.is_ok());
+                assert!(!std::mem::replace(&mut self.completed[cookie as usize], true));
+                engine.free(buf.unwrap());
+            }
+            Event::PeerConnected { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 fn soak(seed: u64, total: u64, hold: usize) {
     let (net, mut all) = engines(2);
     let mut rng = Rng(seed);
-    let mut sides: Vec<Side> = (0..2)
-        .map(|_| Side {
-            sent: 0,
-            completed: vec![false; total as usize],
-            last: [None; 2],
-            got: 0,
-            held: Vec::new(),
-        })
-        .collect();
+    let mut sides = [Side::new(0, total), Side::new(1, total)];
     let mut idle = 0;
     while idle < 200 {
         idle += 1;
         let me = rng.next(2);
         let (engine, side) = (&mut all[me], &mut sides[me]);
-        let burst = rng.next(12);
-        for _ in 0..burst {
-            if side.sent < total && send(engine, 1 - me, &message(me, side.sent), side.sent) {
-                side.sent += 1;
-            }
+        for _ in 0..rng.next(12) {
+            side.send(engine);
         }
-        let events = rng.next(20);
-        for _ in 0..events {
+        for _ in 0..rng.next(20) {
             let Some(event) = engine.poll(0) else { break };
             idle = 0;
-            match event {
-                Event::Message { buf, tag, .. } => {
-                    assert_eq!(tag, 7);
-                    let n = u64::from_le_bytes(buf[..8].try_into().unwrap());
-                    assert_eq!(&buf[..], &message(1 - me, n)[..]);
-                    let class = usize::from(buf.len() > 248);
-                    assert!(side.last[class].is_none_or(|last| last < n), "out of order");
-                    side.last[class] = Some(n);
-                    side.got += 1;
-                    // A send from inside the upcall, with the buffer in hand.
-                    if side.sent < total && send(engine, 1 - me, &message(me, side.sent), side.sent)
-                    {
-                        side.sent += 1;
-                    }
-                    side.held.push(buf);
-                }
-                Event::Sent { cookie, buf, result, .. } => {
-                    assert!(result.is_ok());
-                    assert!(!std::mem::replace(&mut side.completed[cookie as usize], true));
-                    engine.free(buf.unwrap());
-                }
-                Event::PeerConnected { .. } => {}
-                other => panic!("{other:?}"),
-            }
+            side.handle(engine, event);
         }
         while side.held.len() > hold || (!side.held.is_empty() && rng.next(3) == 0) {
             let at = rng.next(side.held.len());
@@ -159,15 +165,15 @@ fn ping_pong_needs_no_credit_messages() {
     assert!(send(&mut all[0], 1, &[0; 8], 0));
     let mut rounds = 0;
     while rounds < 1000 {
-        for me in 0..2 {
-            while let Some(event) = all[me].poll(0) {
+        for (me, engine) in all.iter_mut().enumerate() {
+            while let Some(event) = engine.poll(0) {
                 match event {
                     Event::Message { buf, .. } => {
                         rounds += 1;
-                        all[me].release(buf);
-                        assert!(send(&mut all[me], 1 - me, &[0; 8], 0));
+                        engine.release(buf);
+                        assert!(send(engine, 1 - me, &[0; 8], 0));
                     }
-                    Event::Sent { buf, .. } => all[me].free(buf.unwrap()),
+                    Event::Sent { buf, .. } => engine.free(buf.unwrap()),
                     _ => {}
                 }
             }

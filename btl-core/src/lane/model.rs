@@ -189,11 +189,11 @@ fn explore(depths: [u16; 2], talks: [bool; 2], broken: Broken) -> Found {
     let mut seen = HashSet::from([start.clone()]);
     let mut queue = VecDeque::from([start]);
     while let Some(state) = queue.pop_front() {
-        for me in 0..2 {
+        for (me, talks) in talks.into_iter().enumerate() {
             for step in 0..5 {
                 let mut next = state.clone();
                 let moved = match step {
-                    0 if talks[me] => next.send(me, Kind::Data, broken),
+                    0 if talks => next.send(me, Kind::Data, broken),
                     1 => next.send(me, Kind::Credit, broken),
                     2 => next.look(me, broken),
                     3 => Ok(next.release(me, broken)),
