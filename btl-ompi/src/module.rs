@@ -1,6 +1,7 @@
 //! The functions of the BTL module: what Open MPI calls.
 
 use crate::abi;
+use crate::driver::Slot;
 use crate::endpoint::Endpoint;
 use crate::guard::guard;
 use crate::modex;
@@ -280,8 +281,8 @@ fn code_of(kind: &SendErrorKind, to: &Endpoint) -> c_int {
     }
 }
 
-/// The short way for small messages: header and data are copied here and nothing is called back. On "busy" the caller
-/// takes the long way, so `des` (which may be NULL) is set to NULL.
+/// The short way for small messages: header and data are copied here and nothing is called back. If it cannot be gone,
+/// `des` (unless NULL) gets a descriptor for the long way: ob1 does not allocate one itself then, it comes back here.
 unsafe extern "C" fn sendi(
     btl: *mut abi::Module,
     endpoint: *mut abi::BtlEndpoint,
@@ -290,35 +291,50 @@ unsafe extern "C" fn sendi(
     header_size: usize,
     payload_size: usize,
     _order: u8,
-    _flags: u32,
+    flags: u32,
     tag: u8,
     des: *mut *mut abi::Descriptor,
 ) -> c_int {
     guard(btl, abi::ERROR, |rail| {
+        // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
+        let to = unsafe { Endpoint::from_raw(endpoint) };
+        let (Some(to), Some(len)) = (to, header_size.checked_add(payload_size)) else {
+            return abi::ERR_BAD_PARAM;
+        };
+        let short = rail.with(|inner| short_buffer(inner, to, len)).flatten();
+        let sent = short.and_then(|mut buf| {
+            // SAFETY: `header` has `header_size` bytes; the convertor is Open MPI's and used by nobody else.
+            let filled =
+                unsafe { fill_inline(&mut buf, convertor, header, header_size, payload_size) };
+            rail.with(|inner| match filled {
+                Ok(()) => send_quietly(inner, to, tag, buf),
+                Err(()) => {
+                    inner.engine.free(buf);
+                    None
+                }
+            })
+            .flatten()
+        });
+        if let Some(code) = sent {
+            return code;
+        }
         // SAFETY: NULL or a valid place, as Open MPI passes it.
         if let Some(des) = unsafe { des.as_mut() } {
-            *des = ptr::null_mut();
+            *des = rail
+                .with(|inner| new_descriptor(inner, endpoint, len, flags))
+                .unwrap_or(ptr::null_mut());
         }
-        // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
-        let Some(to) = (unsafe { Endpoint::from_raw(endpoint) }) else { return abi::ERR_BAD_PARAM };
-        let allocated = rail.with(|inner| {
-            if inner.slab.is_low() {
-                return None;
-            }
-            inner.engine.alloc(header_size.checked_add(payload_size)?).ok()
-        });
-        let Some(Some(mut buf)) = allocated else { return abi::ERR_RESOURCE_BUSY };
-        // SAFETY: `header` has `header_size` bytes; the convertor is Open MPI's and used by nobody else.
-        let filled = unsafe { fill_inline(&mut buf, convertor, header, header_size, payload_size) };
-        rail.with(|inner| match filled {
-            Ok(()) => send_quietly(inner, to, tag, buf),
-            Err(()) => {
-                inner.engine.free(buf);
-                abi::ERR_RESOURCE_BUSY
-            }
-        })
-        .unwrap_or(abi::ERROR)
+        abi::ERR_RESOURCE_BUSY
     })
+}
+
+/// A buffer for a message that would be given to the device at once. One that only waits must not be reported as done:
+/// ob1 would complete the request, and if the process then blocked outside of MPI nobody would ever send it.
+fn short_buffer(inner: &mut Inner, to: &Endpoint, len: usize) -> Option<SendBuf<Slot>> {
+    let class = u8::from(len > inner.engine.eager_limit());
+    let leaves = !inner.engine.busy()
+        && inner.engine.credits(to.peer, class).is_some_and(|(_, credits)| credits >= 2);
+    if inner.slab.is_low() || !leaves { None } else { inner.engine.alloc(len).ok() }
 }
 
 /// Copies header and data into a buffer.
@@ -326,7 +342,7 @@ unsafe extern "C" fn sendi(
 /// # Safety
 /// `header` points to `header_size` bytes; `convertor` may be used now.
 unsafe fn fill_inline(
-    buf: &mut SendBuf<crate::driver::Slot>,
+    buf: &mut SendBuf<Slot>,
     convertor: *mut abi::Convertor,
     header: *const c_void,
     header_size: usize,
@@ -343,26 +359,21 @@ unsafe fn fill_inline(
     if packed == payload_size { Ok(()) } else { Err(()) }
 }
 
-/// Sends a buffer whose end Open MPI does not wait for.
-fn send_quietly(
-    inner: &mut Inner,
-    to: &Endpoint,
-    tag: u8,
-    buf: SendBuf<crate::driver::Slot>,
-) -> c_int {
+/// Sends a buffer whose end Open MPI does not wait for. `None`: not possible now.
+fn send_quietly(inner: &mut Inner, to: &Endpoint, tag: u8, buf: SendBuf<Slot>) -> Option<c_int> {
     let endpoint = ptr::from_ref(to).cast_mut().cast();
     let des = match inner.slab.hand_out(endpoint, buf, abi::DES_BTL_OWNERSHIP) {
         Ok(des) => des,
         Err(buf) => {
             inner.engine.free(buf);
-            return abi::ERR_RESOURCE_BUSY;
+            return None;
         }
     };
-    let Some((id, buf)) = inner.slab.start(des, endpoint) else { return abi::ERROR };
+    let (id, buf) = inner.slab.start(des, endpoint)?;
     match inner.engine.send(to.peer, tag, buf, id.cookie()) {
         Ok(_) => {
             inner.slab.settle(id, true);
-            abi::SUCCESS
+            Some(abi::SUCCESS)
         }
         Err(refused) => {
             let code = code_of(&refused.kind, to);
@@ -370,7 +381,7 @@ fn send_quietly(
             if let Some(Some(buf)) = inner.slab.take_back(des) {
                 inner.engine.free(buf);
             }
-            if code == abi::ERR_OUT_OF_RESOURCE { abi::ERR_RESOURCE_BUSY } else { code }
+            (code != abi::ERR_OUT_OF_RESOURCE).then_some(code)
         }
     }
 }

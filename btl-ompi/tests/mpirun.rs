@@ -101,7 +101,12 @@ fn succeeds(ranks: u32, parameters: &[(&str, &str)], name: &str, arguments: &[&s
         .stderr
         .lines()
         .filter(|line| line.contains("btl:verbs: fake0:1") && line.contains("sent "));
-    assert_eq!(reports.count(), ranks as usize, "every rank reports what it carried\n{told}");
+    let processes = if name == "spawn" { 2 * ranks } else { ranks };
+    assert_eq!(
+        reports.count(),
+        processes as usize,
+        "every process reports what it carried\n{told}"
+    );
     assert!(!job.stderr.contains("did not close in order"), "{told}");
     job
 }
@@ -153,8 +158,32 @@ fn both_ranks_compute_while_messages_wait() {
 }
 
 #[test]
+fn processes_started_later_join() {
+    succeeds(2, &[], "spawn", &[]);
+}
+
+#[test]
 fn threads_share_a_module() {
     succeeds(2, &[], "threads", &["--iters", "100"]);
+}
+
+/// A component built for 4.1 in another Open MPI, pretended by a library with another version string.
+#[test]
+fn another_open_mpi_is_refused() {
+    let (source, library) = (stage().dir.join("version.c"), stage().dir.join("version.so"));
+    std::fs::write(&source, "const char opal_version_string[] = \"5.0.7\";\n")
+        .unwrap_or_else(|e| panic!("cannot write {}: {e}", source.display()));
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC"]).arg(&source).arg("-o").arg(&library).status();
+    assert!(built.is_ok_and(|status| status.success()), "cc cannot build {}", library.display());
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let ring = program("ring");
+    let job = mpirun(2, &[], Path::new("env"), &[&preload, &ring.display().to_string()]);
+    assert!(job.code.is_some_and(|code| code != 0 && code != 124), "exit {:?}", job.code);
+    let message = "btl:verbs: this component is built for Open MPI 4.1.x, but this is Open MPI 5.0.7: \
+                   the component is not used";
+    let said = job.stderr.lines().filter(|line| line.contains("btl:verbs: ")).collect::<Vec<_>>();
+    assert!(said.len() == 2 && said.iter().all(|line| line.contains(message)), "{}", job.stderr);
 }
 
 /// One message that names parameter, value and range, and a job that fails.
