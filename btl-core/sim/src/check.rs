@@ -1,0 +1,244 @@
+//! The invariants of lanes, computed from bytes, posts and polls alone.
+//!
+//! Names as in the table of the crate's front page. Nothing here uses `btl_core::credit` or
+//! `btl_core::wire`; the header is read by this crate's own [`frame`](crate::frame).
+use crate::frame::{self, FrameKind};
+
+/// An invariant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Invariant {
+    S1,
+    S2,
+    S3,
+    S4,
+    S5,
+    S6,
+    S8,
+    S9,
+    S11,
+    S12,
+    L1,
+    L2,
+    L3,
+    L4,
+    L5,
+}
+
+impl Invariant {
+    /// What it says.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Invariant::S1 => "no acceptor sends on a lane before it received on it",
+            Invariant::S2 => "no credit without a receive posted on the lane ahead of it",
+            Invariant::S3 => "no message finds no receive (TERMINATE, RNR NAK)",
+            Invariant::S4 => "credits are conserved",
+            Invariant::S5 => "no more work is posted than the queues hold",
+            Invariant::S6 => "every buffer has one owner and comes home",
+            Invariant::S8 => "each message once, in order, unchanged; each send ends once",
+            Invariant::S9 => "a failure is reported once, for a cause, and nothing comes after",
+            Invariant::S11 => "no panic",
+            Invariant::S12 => "who is not of this job gets a reject with the right reason",
+            Invariant::L1 => "everything accepted completes or fails",
+            Invariant::L2 => "no deadlock",
+            Invariant::L3 => "every connect ends",
+            Invariant::L4 => "one connection a lane, with opposite roles",
+            Invariant::L5 => "a close ends",
+        }
+    }
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub invariant: Invariant,
+    /// How.
+    pub what: String,
+}
+
+/// What was seen of one queue pair, from its owner's side.
+#[derive(Clone, Debug)]
+pub struct LaneBook {
+    acceptor: bool,
+    /// For reports.
+    label: String,
+    depth: u64,
+    send_depth: u64,
+    /// Receives posted.
+    posted: u64,
+    /// Receives completed and polled.
+    recvd: u64,
+    /// Well-ended receives among them.
+    heard_messages: u64,
+    /// Sends posted.
+    sent: u64,
+    /// Sends completed and polled.
+    send_done: u64,
+    /// Credits in the messages posted here.
+    told: u64,
+    /// Credits in the messages polled here.
+    heard: u64,
+    said_bye: bool,
+}
+
+/// What both sides of a lane have at rest (S4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtRest {
+    /// Receives posted and unused.
+    pub receives: u64,
+    /// Of these: told to the peer.
+    pub usable: u64,
+    /// Of these: not told yet.
+    pub untold: u64,
+}
+
+/// All queue pairs by number.
+#[derive(Debug, Default)]
+pub struct LaneChecker {
+    books: Vec<LaneBook>,
+    violations: Vec<Violation>,
+}
+
+impl LaneChecker {
+    /// A queue pair was made; they are numbered in this order.
+    pub fn add(&mut self, acceptor: bool, label: String, depth: u16, send_depth: u16) {
+        self.books.push(LaneBook {
+            acceptor,
+            label,
+            depth: u64::from(depth),
+            send_depth: u64::from(send_depth),
+            posted: 0,
+            recvd: 0,
+            heard_messages: 0,
+            sent: 0,
+            send_done: 0,
+            told: 0,
+            heard: 0,
+            said_bye: false,
+        });
+    }
+
+    /// Enters a violation.
+    pub fn fail(&mut self, invariant: Invariant, what: String) {
+        if self.violations.len() < 16 {
+            self.violations.push(Violation { invariant, what });
+        }
+    }
+
+    /// What was found.
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    /// A receive was posted.
+    pub fn on_post_recv(&mut self, qp: u32) {
+        let book = &mut self.books[qp as usize];
+        book.posted += 1;
+        if book.posted - book.recvd > book.depth {
+            let what = format!("{}: {} receives posted", book.label, book.posted - book.recvd);
+            self.fail(Invariant::S5, what);
+        }
+    }
+
+    /// A message was posted.
+    pub fn on_post_send(&mut self, qp: u32, bytes: &[u8]) {
+        let book = &mut self.books[qp as usize];
+        let mut found = Vec::new();
+        book.sent += 1;
+        if book.acceptor && book.heard_messages == 0 {
+            found.push((Invariant::S1, "sends before it received anything".to_owned()));
+        }
+        if book.sent - book.send_done > book.send_depth {
+            let n = book.sent - book.send_done;
+            found.push((Invariant::S5, format!("{n} sends posted of {}", book.send_depth)));
+        }
+        // One receive is known without being told: the first, for Hello or its answer.
+        let usable = 1 + book.heard;
+        if book.sent > usable {
+            let n = book.sent;
+            found.push((Invariant::S2, format!("message {n}, but {usable} told on this lane")));
+        }
+        match frame::read(bytes) {
+            Err(what) => found.push((Invariant::S8, format!("sends a message with {what}"))),
+            Ok(view) => book.frame_sent(view, &mut found),
+        }
+        for (invariant, what) in found {
+            let what = format!("{} {what}", self.books[qp as usize].label);
+            self.fail(invariant, what);
+        }
+    }
+
+    /// A completed receive or send was polled; `bytes` are those of a message that arrived.
+    pub fn on_polled(&mut self, qp: u32, send: bool, bytes: Option<&[u8]>) {
+        let book = &mut self.books[qp as usize];
+        if send {
+            book.send_done += 1;
+            return;
+        }
+        book.recvd += 1;
+        if let Some(bytes) = bytes {
+            book.heard_messages += 1;
+            if let Ok(view) = frame::read(bytes)
+                && view.kind != FrameKind::Stray
+            {
+                book.heard += u64::from(view.credits);
+            }
+        }
+    }
+
+    /// Checks the sum of one direction when nothing is under way: `from` sends to `to`.
+    pub fn at_rest(&mut self, from: u32, to: u32) -> Option<AtRest> {
+        let (a, b) = (&self.books[from as usize], &self.books[to as usize]);
+        let receives = b.posted.checked_sub(b.recvd);
+        let usable = (1 + a.heard).checked_sub(a.sent);
+        let untold = b.posted.checked_sub(1 + b.told);
+        let mut found = None;
+        let rest = match (receives, usable, untold) {
+            (Some(receives), Some(usable), Some(untold)) => {
+                if a.heard != b.told || a.sent != b.heard_messages {
+                    let (x, y) = (a.sent, b.heard_messages);
+                    found = Some(format!("{x} messages left, {y} arrived, at rest"));
+                } else if receives != b.depth {
+                    found = Some(format!("{receives} of {} receives are posted", b.depth));
+                } else if untold >= b.depth.div_ceil(2) {
+                    found = Some(format!("{untold} of {} receives were never told", b.depth));
+                }
+                Some(AtRest { receives, usable, untold })
+            }
+            _ => {
+                found = Some("a sum is negative".to_owned());
+                None
+            }
+        };
+        if let Some(what) = found {
+            let what = format!("{} to {}: {what}", a.label, b.label);
+            self.fail(Invariant::S4, what);
+        }
+        rest
+    }
+}
+
+impl LaneBook {
+    fn frame_sent(&mut self, view: frame::FrameView, found: &mut Vec<(Invariant, String)>) {
+        let first = match self.acceptor {
+            false => FrameKind::Hello,
+            true => FrameKind::HelloAck,
+        };
+        if (self.sent == 1) != (view.kind == first) {
+            found.push((Invariant::S1, format!("has {:?} as message {}", view.kind, self.sent)));
+        }
+        if self.said_bye {
+            found.push((Invariant::S8, format!("sends {:?} after Bye", view.kind)));
+        }
+        self.said_bye = view.kind == FrameKind::Bye;
+        if view.kind == FrameKind::Stray {
+            return;
+        }
+        self.told += u64::from(view.credits);
+        if 1 + self.told > self.posted {
+            let (told, posted) = (1 + self.told, self.posted);
+            found.push((Invariant::S2, format!("tells {told} receives, {posted} are posted")));
+        }
+    }
+}

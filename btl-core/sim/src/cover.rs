@@ -1,0 +1,146 @@
+//! "Sometimes" assertions: what a long run must have met, so that its silence means something.
+
+macro_rules! hits {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $must:literal;)*) => {
+        /// Something that happens sometimes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum Hit { $($name),* }
+
+        impl Hit {
+            /// All of them.
+            pub const ALL: &[Hit] = &[$(Hit::$name),*];
+
+            /// In words.
+            pub fn text(self) -> &'static str {
+                match self { $(Hit::$name => $text),* }
+            }
+
+            /// Whether a clean run of all models must meet it.
+            pub fn is_required(self) -> bool {
+                match self { $(Hit::$name => $must),* }
+            }
+        }
+    };
+}
+
+hits! {
+    StallConnect = "a message waited for a connection", true;
+    StallBehind = "a message waited behind another", true;
+    StallGate = "a message waited for Hello (rule 1)", true;
+    StallCredit = "a message waited for a credit (rule 2)", true;
+    StallLastCredit = "a message left the last credit alone (rule 2)", true;
+    StallSendQueue = "a message waited for the send queue", true;
+    StallDevice = "a message waited for the device", true;
+    CreditAlone = "credits travelled alone", true;
+    RecvRefused = "a receive was refused at first", true;
+    AllocBusy = "no send buffer was free", true;
+    NewPeer = "an unknown peer connected", true;
+    RejectGarbage = "reject: garbage", true;
+    RejectVersion = "reject: version", true;
+    RejectJob = "reject: job", true;
+    RejectWrongProcess = "reject: wrong process", true;
+    RejectCrossing = "reject: crossing", true;
+    RejectBusy = "reject: busy", true;
+    RejectUnknownLane = "reject: unknown lane", true;
+    RejectLimits = "reject: limits", true;
+    RejectClosing = "reject: closing", false;
+    RejectUnknownPeer = "reject: unknown peer", false;
+    Refused = "a connect was refused", true;
+    DialDeadline = "a dial ran into its deadline", true;
+    Lost = "a connect request was lost", true;
+    Parked = "a completion came before its lane", true;
+    EarlyReceive = "a message came before ESTABLISHED", true;
+    LateReceive = "a receive waited behind sends in its work queue", true;
+    AckTimeout = "a packet came before the peer was ready", false;
+    PostInError = "something was posted on a broken queue pair", true;
+    Flushed = "work was flushed", true;
+    Gone = "a connection was gone", true;
+    ResetLoss = "messages were lost with a reset", true;
+    RetryExceeded = "a peer did not answer any more", true;
+    PeerFailed = "a peer failed", true;
+    Died = "a process died", true;
+    Terminate = "TERMINATE: no receive", false;
+    RnrNak = "RNR NAK", false;
+    RnrExceeded = "RNR retry count exceeded", false;
+    MpaConnectError = "MPA: CONNECT_ERROR", false;
+    MpaTornDown = "MPA: torn down by the acceptor", false;
+    MpaPassed = "MPA: an early message passed", false;
+}
+
+/// How often each was met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// Times, by [`Hit`].
+    times: Vec<u64>,
+    /// Runs that met it at least once.
+    runs: Vec<u64>,
+}
+
+impl Default for Cover {
+    fn default() -> Self {
+        Cover { times: vec![0; Hit::ALL.len()], runs: vec![0; Hit::ALL.len()] }
+    }
+}
+
+impl Cover {
+    /// It happened.
+    pub fn hit(&mut self, hit: Hit) {
+        self.add(hit, 1);
+    }
+
+    /// It happened `n` times.
+    pub fn add(&mut self, hit: Hit, n: u64) {
+        self.times[hit as usize] += n;
+        if n > 0 {
+            self.runs[hit as usize] = 1;
+        }
+    }
+
+    /// Whether it happened.
+    pub fn has(&self, hit: Hit) -> bool {
+        self.times[hit as usize] > 0
+    }
+
+    /// Adds the counts of another run.
+    pub fn merge(&mut self, other: &Cover) {
+        for (a, b) in self.times.iter_mut().zip(&other.times) {
+            *a += b;
+        }
+        for (a, b) in self.runs.iter_mut().zip(&other.runs) {
+            *a += b;
+        }
+    }
+
+    /// Required ones that fewer than 1 % of `runs` have met.
+    pub fn missing(&self, runs: u64) -> Vec<Hit> {
+        let rare = |hit: &&Hit| hit.is_required() && self.runs[**hit as usize] * 100 < runs;
+        Hit::ALL.iter().filter(rare).copied().collect()
+    }
+
+    /// One line for each: times, runs, words.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |hit: &Hit| {
+            let at = *hit as usize;
+            format!("{:>12} in {:>8} runs  {}", self.times[at], self.runs[at], hit.text())
+        };
+        Hit::ALL.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_never_met_is_missing() {
+        let mut one = Cover::default();
+        one.hit(Hit::Parked);
+        one.hit(Hit::Parked);
+        let mut sum = Cover::default();
+        sum.merge(&one);
+        assert!(!sum.missing(100).contains(&Hit::Parked));
+        assert!(sum.missing(101).contains(&Hit::Parked));
+        assert!(sum.missing(1).contains(&Hit::Lost));
+    }
+}

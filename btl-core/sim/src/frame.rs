@@ -1,0 +1,83 @@
+//! The checker's own reader of the bytes on the wire, written from the table in the documentation
+//! of `btl_core::wire`; it shares no code with it.
+
+/// Kinds of messages that the checker has to tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// The initiator's first message.
+    Hello,
+    /// The acceptor's answer.
+    HelloAck,
+    /// A message of the application.
+    Data,
+    /// Credits only.
+    Credit,
+    /// The last message.
+    Bye,
+    /// Sabotage: the credits are those of another lane.
+    Stray,
+}
+
+/// What the header of a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameView {
+    /// What it is.
+    pub kind: FrameKind,
+    /// Receives told; of another lane if the kind is `Stray`.
+    pub credits: u16,
+    /// Bytes behind the header.
+    pub payload: u32,
+}
+
+/// Reads the header of a message; `Err` says what is wrong with it.
+pub fn read(bytes: &[u8]) -> Result<FrameView, &'static str> {
+    if bytes.len() < 8 {
+        return Err("shorter than a header");
+    }
+    if bytes[0] / 16 != 1 {
+        return Err("not version 1");
+    }
+    let kind = match bytes[0] % 16 {
+        1 => FrameKind::Hello,
+        2 => FrameKind::HelloAck,
+        3 => FrameKind::Data,
+        4 => FrameKind::Credit,
+        5 => FrameKind::Bye,
+        15 => FrameKind::Stray,
+        _ => return Err("an unknown kind"),
+    };
+    let number = |range: std::ops::Range<usize>| {
+        bytes[range].iter().rev().fold(0u32, |sum, byte| sum * 256 + u32::from(*byte))
+    };
+    let payload = number(4..8);
+    if payload as usize + 8 != bytes.len() {
+        return Err("a length that is not what was sent");
+    }
+    Ok(FrameView { kind, credits: number(2..4) as u16, payload })
+}
+
+/// The reason in the private data of a reject: byte 5, behind a magic number and a version.
+/// `None`: not a reject of ours.
+pub fn reject_code(data: &[u8]) -> Option<u8> {
+    (data.len() >= 6 && data[4] == 1).then(|| data[5])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_documented_layout() {
+        let bytes = [0x13, 0xaa, 0x02, 0x01, 2, 0, 0, 0, 9, 9];
+        let view = FrameView { kind: FrameKind::Data, credits: 0x102, payload: 2 };
+        assert_eq!(read(&bytes), Ok(view));
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_header() {
+        assert!(read(&[0x13; 7]).is_err());
+        assert!(read(&[0x23, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(read(&[0x10, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(read(&[0x13, 0, 0, 0, 1, 0, 0, 0]).is_err());
+    }
+}

@@ -1,0 +1,225 @@
+//! Runs the simulator: `cargo xtask sim --help`.
+#![forbid(unsafe_code)]
+
+use btl_sim::cover::Cover;
+use btl_sim::mutants::{Caught, Control, MUTANTS, Mutant};
+use btl_sim::{Model, Options, Outcome, Sabotage, run};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Runs the shipped engine over simulated devices, from seeds.
+#[derive(Parser, Clone)]
+#[command(name = "btl-sim")]
+struct Args {
+    /// Runs per model
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u64,
+    /// First seed; alone: runs only this one
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Threads [default: one per CPU]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Device model [default: all]
+    #[arg(long)]
+    model: Option<Model>,
+    /// Break a rule; it must be noticed
+    #[arg(long)]
+    sabotage: Option<Sabotage>,
+    /// Break each rule in turn and print how soon it was noticed
+    #[arg(long)]
+    mutants: bool,
+    /// Print every event (of one seed)
+    #[arg(long)]
+    trace: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let single = args.seed.is_some() && !std::env::args().any(|arg| arg.starts_with("--seeds"));
+    let good = match (args.mutants, single) {
+        (true, _) => mutants(&args),
+        (false, true) => replay(&args),
+        (false, false) => sweep(&args),
+    };
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn models(args: &Args) -> Vec<Model> {
+    args.model.map_or_else(|| Model::ALL.to_vec(), |model| vec![model])
+}
+
+/// Runs one seed and tells all about it.
+fn replay(args: &Args) -> bool {
+    let mut good = true;
+    for model in models(args) {
+        let opt = Options::draw(args.seed.unwrap_or(0), model, args.sabotage);
+        println!("{opt:#?}");
+        let out = run(&opt, args.trace);
+        good &= out.violations.is_empty();
+        if out.violations.is_empty() {
+            let (events, ms) = (out.events, out.time / 1_000_000);
+            println!("seed {} on {model}: {events} events, {ms} ms, all good", opt.seed);
+        } else {
+            report(&opt, &out);
+        }
+    }
+    good
+}
+
+fn report(opt: &Options, out: &Outcome) {
+    println!("seed {} on {} FAILED; the last events:", opt.seed, opt.model);
+    for line in &out.last {
+        println!("  {line}");
+    }
+    for found in &out.violations {
+        println!("{:?} ({}): {}", found.invariant, found.invariant.meaning(), found.what);
+    }
+    let sabotage = opt.sabotage.map_or(String::new(), |s| format!(" --sabotage {}", s.name()));
+    println!("again: cargo xtask sim --seed {} --model {}{sabotage}", opt.seed, opt.model);
+}
+
+/// What all threads of a sweep add to.
+#[derive(Default)]
+struct Sum {
+    next: AtomicU64,
+    stop: AtomicBool,
+    events: AtomicU64,
+    messages: AtomicU64,
+    cover: Mutex<Cover>,
+    failed: Mutex<Option<(Options, Outcome)>>,
+}
+
+/// Runs many seeds on all CPUs.
+fn sweep(args: &Args) -> bool {
+    let models = models(args);
+    let first = args.seed.unwrap_or(0);
+    let total = args.seeds * models.len() as u64;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = args.jobs.unwrap_or(cpus).max(1);
+    let bar = bar(total);
+    let (sum, start) = (Sum::default(), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| worker(args, &models, first, total, &sum, &bar));
+        }
+    });
+    bar.finish_and_clear();
+    let failed = sum.failed.into_inner().unwrap_or_else(|e| e.into_inner());
+    if let Some((opt, out)) = failed {
+        report(&opt, &out);
+        return false;
+    }
+    let cover = sum.cover.into_inner().unwrap_or_else(|e| e.into_inner());
+    for line in cover.lines() {
+        println!("{line}");
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{total} runs, {} messages, {:.1} million events: all good; {:.0} runs/s on {jobs} threads",
+        sum.messages.into_inner(),
+        sum.events.into_inner() as f64 / 1e6,
+        total as f64 / seconds
+    );
+    let missing = cover.missing(total);
+    if total >= 10_000 && args.sabotage.is_none() && args.model.is_none() && !missing.is_empty() {
+        missing.iter().for_each(|hit| println!("in fewer than 1 % of the runs: {}", hit.text()));
+        return false;
+    }
+    true
+}
+
+fn worker(args: &Args, models: &[Model], first: u64, total: u64, sum: &Sum, bar: &ProgressBar) {
+    let mut cover = Cover::default();
+    while !sum.stop.load(Ordering::Relaxed) {
+        let n = sum.next.fetch_add(1, Ordering::Relaxed);
+        if n >= total {
+            break;
+        }
+        let model = models[(n % models.len() as u64) as usize];
+        let opt = Options::draw(first + n / models.len() as u64, model, args.sabotage);
+        let mut out = run(&opt, false);
+        if n.is_multiple_of(100) && run(&opt, false).hash != out.hash {
+            out.violations.push(btl_sim::check::Violation {
+                invariant: btl_sim::check::Invariant::S11,
+                what: "the same seed gave two different runs".to_owned(),
+            });
+        }
+        cover.merge(&out.cover);
+        sum.events.fetch_add(out.events, Ordering::Relaxed);
+        sum.messages.fetch_add(out.messages, Ordering::Relaxed);
+        if !out.violations.is_empty() {
+            sum.stop.store(true, Ordering::Relaxed);
+            let mut failed = sum.failed.lock().unwrap_or_else(|e| e.into_inner());
+            failed.get_or_insert((opt, out));
+        }
+        bar.inc(1);
+    }
+    sum.cover.lock().unwrap_or_else(|e| e.into_inner()).merge(&cover);
+}
+
+fn bar(total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {per_sec}, {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+const STARTS: u64 = 15;
+
+/// Breaks each rule in turn, and runs the controls.
+fn mutants(args: &Args) -> bool {
+    let mut good = true;
+    println!(
+        "| rule broken | model | not looked at | noticed by | runs until noticed: median (worst) of {STARTS} starts | limit |"
+    );
+    println!("|---|---|---|---|---|---|");
+    let wanted = |m: &&Mutant| args.sabotage.is_none_or(|s| s == m.sabotage);
+    for mutant in MUTANTS.iter().filter(wanted) {
+        let caught = mutant.hunt(STARTS);
+        good &= caught.always();
+        println!("{}", mutant_line(mutant, &caught));
+    }
+    println!();
+    println!("| control | model | runs | result |");
+    println!("|---|---|---|---|");
+    for (control, model) in [
+        (Control::Clean, Model::SharedWq),
+        (Control::Clean, Model::StrictMpa),
+        (Control::Clean, Model::Rnr),
+        (Control::CreditsLane0, Model::StrictMpa),
+        (Control::CreditsLane0, Model::Rnr),
+    ] {
+        let result = control.check(model, args.seed.unwrap_or(0), args.seeds);
+        let (runs, s2) = (result.runs, result.s2);
+        let (name, seen) = match control {
+            Control::Clean => ("nothing broken", String::new()),
+            Control::CreditsLane0 => ("credits-lane0", format!(", S2 alone in {s2}")),
+        };
+        // A control in which the broken rule never acts would prove nothing.
+        let idle = control == Control::CreditsLane0 && s2 == 0;
+        let text = match result.failed {
+            Some((seed, what)) => format!("FAILED at seed {seed}: {what}"),
+            None if idle => "FAILED: S2 was never broken".to_owned(),
+            None => format!("clean{seen}"),
+        };
+        good &= !text.starts_with("FAILED");
+        println!("| {name} | {model} | {runs} | {text} |");
+    }
+    good
+}
+
+fn mutant_line(mutant: &Mutant, caught: &Caught) -> String {
+    let by: Vec<String> = caught.by.iter().map(|(inv, n)| format!("{inv:?} ×{n}")).collect();
+    let worst = caught.runs.iter().map(|n| n.map_or("escaped".to_owned(), |n| n.to_string()));
+    let worst = worst.max_by_key(|s| (s.len(), s.clone())).unwrap_or_default();
+    let median = caught.median().map_or("escaped".to_owned(), |n| n.to_string());
+    let blind = mutant.blind.map_or("-".to_owned(), |inv| format!("{inv:?}"));
+    let (name, model, within) = (mutant.sabotage.name(), mutant.model, mutant.within);
+    format!("| {name} | {model} | {blind} | {} | {median} ({worst}) | {within} |", by.join(", "))
+}

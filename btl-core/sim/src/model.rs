@@ -1,0 +1,168 @@
+//! What happens when a message arrives: the part in which the device models differ.
+use crate::check::Invariant;
+use crate::cover::Hit;
+use crate::net::{DialError, Ev, Net};
+use crate::options::Model;
+use crate::qp::{Item, State};
+use btl_core::error::PortError;
+use btl_core::port::Status;
+
+/// What becomes of the first item of a pipe.
+enum Next {
+    /// It is done with.
+    Done,
+    /// It is tried again after a while.
+    Again(u64),
+    /// It waits until the receiver is connected.
+    Hold,
+}
+
+impl Net {
+    /// The first item that `q` sent arrives at its peer.
+    pub(crate) fn arrive(&mut self, q: u32) {
+        self.qps[q as usize].pipe_busy = false;
+        let Some(item) = self.qps[q as usize].pipe.pop_front() else { return };
+        let peer = self.qps[q as usize].peer;
+        let next = match (&item, peer) {
+            (_, None) => Next::Done,
+            (Item::End(_), Some(p)) => {
+                self.end_arrives(p);
+                Next::Done
+            }
+            (Item::Message(_, bytes), Some(p)) => self.message_arrives(q, p, bytes),
+        };
+        match next {
+            Next::Done => self.start_pipe(q),
+            Next::Hold => self.qps[q as usize].pipe.push_front(item),
+            Next::Again(delay) => {
+                let qp = &mut self.qps[q as usize];
+                qp.pipe.push_front(item);
+                qp.pipe_busy = true;
+                self.after(delay, Ev::Arrive { qp: q });
+            }
+        }
+    }
+
+    fn end_arrives(&mut self, p: u32) {
+        let qp = &self.qps[p as usize];
+        let (wire, initiator, state) = (qp.wire, !qp.acceptor, qp.state);
+        if state == State::Init {
+            // The stream ended before the reply was read.
+            self.abort_dial(wire, DialError::ConnectError);
+        } else if state == State::Rts {
+            self.fail_qp(p, None);
+            self.tell_gone(wire, initiator);
+            self.qps[p as usize].pipe.clear();
+        }
+    }
+
+    fn message_arrives(&mut self, q: u32, p: u32, bytes: &[u8]) -> Next {
+        let iwarp = self.opt.model.is_iwarp();
+        match self.qps[p as usize].state {
+            // Its own end of the stream is on the way to us.
+            State::Dead | State::Error if iwarp => Next::Done,
+            State::Dead | State::Error => self.unanswered(q),
+            State::Init if self.opt.model == Model::StrictMpa => self.early_message(p),
+            State::Init if iwarp => Next::Hold,
+            State::Init => {
+                self.cover.hit(Hit::AckTimeout);
+                Next::Again(self.opt.dev.ack_timeout)
+            }
+            State::Rts => self.place(q, p, bytes),
+        }
+    }
+
+    /// RoCE: nobody acknowledges. After a while the sender gives up.
+    fn unanswered(&mut self, q: u32) -> Next {
+        let qp = &mut self.qps[q as usize];
+        if qp.state != State::Rts {
+            return Next::Done;
+        }
+        if !qp.unanswered {
+            qp.unanswered = true;
+            return Next::Again(self.opt.dev.ack_timeout * 2);
+        }
+        qp.pipe.clear();
+        self.cover.hit(Hit::RetryExceeded);
+        self.trace.note(self.now, "retry-exceeded", u64::from(q), 0, 0);
+        self.fail_qp(q, Some(PortError::new(12, "transport retry counter exceeded")));
+        Next::Done
+    }
+
+    /// MPA: the acceptor's message is in the stream while the initiator reads the reply.
+    fn early_message(&mut self, p: u32) -> Next {
+        if self.rng.chance(1, 2) {
+            self.cover.hit(Hit::MpaPassed);
+            return Next::Hold;
+        }
+        let wire = self.qps[p as usize].wire;
+        self.cover.hit(Hit::MpaConnectError);
+        self.trace.note(self.now, "mpa-connect-error", u64::from(p), 0, 0);
+        self.abort_dial(wire, DialError::ConnectError);
+        Next::Done
+    }
+
+    fn place(&mut self, q: u32, p: u32, bytes: &[u8]) -> Next {
+        let fits = |slot: &crate::slots::SimSlot| bytes.len() <= slot.len();
+        let receiver = &mut self.qps[p as usize];
+        if !receiver.rq.front().is_some_and(fits) {
+            return self.no_buffer(q, p);
+        }
+        let Some(mut slot) = receiver.rq.pop_front() else { return Next::Done };
+        if let Some(to) = slot.get_mut(..bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+        receiver.received = true;
+        self.trace.note(self.now, "arrive", u64::from(q), u64::from(p), bytes.len() as u64);
+        self.complete(p, false, slot, bytes.len(), Status::Ok);
+        let sender = &mut self.qps[q as usize];
+        sender.rnr_tries = 0;
+        if !self.opt.model.is_iwarp()
+            && let Some(slot) = sender.tx.pop_front()
+        {
+            self.complete(q, true, slot, 0, Status::Ok);
+        }
+        Next::Done
+    }
+
+    /// A message finds no receive.
+    fn no_buffer(&mut self, q: u32, p: u32) -> Next {
+        self.no_buffer += 1;
+        self.trace.note(self.now, "no-receive", u64::from(q), u64::from(p), 0);
+        let what = format!("a message of qp {q} finds no receive on qp {p}");
+        self.fail(Invariant::S3, what);
+        if self.opt.model.is_iwarp() {
+            // TERMINATE: layer 1 (DDP), type 2 (untagged buffer), code 2 (no buffer).
+            self.cover.hit(Hit::Terminate);
+            self.break_stream(p);
+            return Next::Done;
+        }
+        self.cover.hit(Hit::RnrNak);
+        let sender = &mut self.qps[q as usize];
+        sender.rnr_tries = sender.rnr_tries.saturating_add(1);
+        if self.opt.dev.rnr_retry == 7 || sender.rnr_tries <= self.opt.dev.rnr_retry {
+            return Next::Again(self.opt.dev.rnr_timer);
+        }
+        sender.pipe.clear();
+        self.cover.hit(Hit::RnrExceeded);
+        self.fail_qp(q, Some(PortError::new(13, "RNR retry counter exceeded")));
+        Next::Done
+    }
+
+    /// The initiator's device ends a dial whose reply it has not read.
+    fn abort_dial(&mut self, wire: u32, why: DialError) {
+        let w = &mut self.wires[wire as usize];
+        if w.over || w.replied {
+            return;
+        }
+        w.over = true;
+        let accept_qp = w.accept_qp;
+        self.tell(wire, true, 0, Ev::CmDialError { wire, why });
+        if let Some(a) = accept_qp
+            && self.qps[a as usize].state == State::Rts
+        {
+            self.fail_qp(a, None);
+            self.tell_gone(wire, false);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The state of the simulated fabric that devices, connection managers and the checker share:
+//! time, events, queue pairs, wires.
+use crate::check::{Invariant, LaneChecker};
+use crate::cover::{Cover, Hit};
+use crate::options::Options;
+use crate::qp::Qp;
+use crate::rng::Rng;
+use crate::slots::{SimSlot, SlotBook};
+use crate::trace::Trace;
+use btl_core::Nanos;
+use btl_core::port::Status;
+use btl_core::wire::PrivateData;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Something that happens at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ev {
+    /// A rank polls; void unless the stamp is the newest.
+    Poll { rank: u32, stamp: u64 },
+    /// A queue pair's device pops a work request.
+    Nic { qp: u32 },
+    /// The first item that a queue pair sent arrives.
+    Arrive { qp: u32 },
+    /// The first pending completion of a queue pair enters the completion queue.
+    Cqe { qp: u32 },
+    /// The CM side takes the engine's next request.
+    CmRequest { rank: u32 },
+    /// The engine's side of the hand-over gets the CM side's next event.
+    CmDeliver { rank: u32 },
+    /// A connect request arrives.
+    CmIncoming { wire: u32 },
+    /// The initiator's device has read the reply.
+    CmReply { wire: u32 },
+    /// The CM side of the initiator reads ESTABLISHED.
+    CmDialUp { wire: u32 },
+    /// It reads a reject.
+    CmRejected { wire: u32 },
+    /// It reads another error.
+    CmDialError { wire: u32, why: DialError },
+    /// The CM side of the acceptor reads ESTABLISHED.
+    CmAcceptUp { wire: u32 },
+    /// The acceptor's set-up failed before that.
+    CmAcceptError { wire: u32 },
+    /// One side reads DISCONNECTED.
+    CmGone { wire: u32, initiator: bool },
+    /// The deadline of a dial or accept.
+    CmDeadline { rank: u32, conn: u64 },
+    /// The connection machine's own timer.
+    CmTick { rank: u32 },
+    /// Someone who is not of this job connects.
+    Intruder { rank: u32 },
+    /// A fault of the options takes place.
+    Fault,
+    /// A rank closes.
+    Close { rank: u32 },
+}
+
+/// How a dial can fail without a reject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DialError {
+    Refused,
+    ConnectError,
+    NoResources,
+}
+
+impl DialError {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            DialError::Refused => "connection refused",
+            DialError::ConnectError => "CONNECT_ERROR, status -22",
+            DialError::NoResources => "no room for the receives",
+        }
+    }
+}
+
+/// A connection as the connection managers of both ends see it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// The dialling rank; `None`: an intruder.
+    pub(crate) from: Option<u32>,
+    pub(crate) to: u32,
+    /// Names on both sides.
+    pub(crate) dial_conn: u64,
+    pub(crate) accept_conn: Option<u64>,
+    pub(crate) dial_qp: Option<u32>,
+    pub(crate) accept_qp: Option<u32>,
+    /// Of the request, then of the reply or reject.
+    pub(crate) data: PrivateData,
+    /// Nothing more comes of it.
+    pub(crate) over: bool,
+    /// The initiator's device has read the reply.
+    pub(crate) replied: bool,
+    /// Latest event given to the acceptor's and to the initiator's CM side: they stay in order.
+    pub(crate) last: [Nanos; 2],
+    /// The reject an intruder must get.
+    pub(crate) expect: Option<&'static [u8]>,
+}
+
+/// A completion on its way.
+#[derive(Debug)]
+pub(crate) struct Cqe {
+    pub(crate) qp: u32,
+    pub(crate) send: bool,
+    pub(crate) slot: SimSlot,
+    pub(crate) len: usize,
+    pub(crate) status: Status,
+}
+
+/// What the fabric keeps of a rank.
+pub(crate) struct Host {
+    pub(crate) slots: SlotBook,
+    pub(crate) cq: VecDeque<Cqe>,
+    /// Queue pair by lane index.
+    pub(crate) lanes: Vec<Option<u32>>,
+    pub(crate) next_poll: Nanos,
+    pub(crate) stamp: u64,
+    /// Computes until then.
+    pub(crate) computing: Nanos,
+    pub(crate) dead: bool,
+    /// Last times of the two queues between engine and CM side, which keep their order.
+    pub(crate) last_request: Nanos,
+    pub(crate) last_deliver: Nanos,
+}
+
+pub(crate) struct Net {
+    pub(crate) opt: Options,
+    pub(crate) now: Nanos,
+    seq: u64,
+    heap: BinaryHeap<Reverse<(Nanos, u64, Ev)>>,
+    pub(crate) rng: Rng,
+    pub(crate) qps: Vec<Qp>,
+    pub(crate) wires: Vec<Wire>,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) check: LaneChecker,
+    pub(crate) trace: Trace,
+    pub(crate) cover: Cover,
+    /// Messages that found no receive.
+    pub(crate) no_buffer: u64,
+}
+
+impl Net {
+    pub(crate) fn new(opt: Options, print: bool) -> Net {
+        let hosts = (0..opt.ranks)
+            .map(|_| Host {
+                slots: SlotBook::new(
+                    opt.lanes.iter().map(|l| (l.buffer_size as usize, l.send_slots)),
+                ),
+                cq: VecDeque::new(),
+                lanes: Vec::new(),
+                next_poll: Nanos::MAX,
+                stamp: 0,
+                computing: 0,
+                dead: false,
+                last_request: 0,
+                last_deliver: 0,
+            })
+            .collect();
+        Net {
+            now: 0,
+            seq: 0,
+            heap: BinaryHeap::new(),
+            rng: Rng::new(opt.seed ^ 0x6e65_7477_6f72_6b21),
+            qps: Vec::new(),
+            wires: Vec::new(),
+            hosts,
+            check: LaneChecker::default(),
+            trace: Trace::new(print),
+            cover: Cover::default(),
+            no_buffer: 0,
+            opt,
+        }
+    }
+
+    /// Something happens `delay` from now.
+    pub(crate) fn after(&mut self, delay: Nanos, ev: Ev) {
+        self.at(self.now + delay, ev);
+    }
+
+    pub(crate) fn at(&mut self, at: Nanos, ev: Ev) {
+        self.seq += 1;
+        self.heap.push(Reverse((at.max(self.now), self.seq, ev)));
+    }
+
+    /// The next event; time moves on to it.
+    pub(crate) fn next(&mut self) -> Option<Ev> {
+        let Reverse((at, _, ev)) = self.heap.pop()?;
+        self.now = at;
+        Some(ev)
+    }
+
+    /// A rank has a reason to poll soon.
+    pub(crate) fn wake(&mut self, rank: u32) {
+        let delay = self.rng.delay(self.opt.poll);
+        self.poll_within(rank, delay);
+    }
+
+    /// The rank polls in `delay` at the latest, unless it computes.
+    pub(crate) fn poll_within(&mut self, rank: u32, delay: Nanos) {
+        let host = &mut self.hosts[rank as usize];
+        let at = (self.now + delay).max(host.computing);
+        if at < host.next_poll && !host.dead {
+            host.next_poll = at;
+            host.stamp += 1;
+            let stamp = host.stamp;
+            self.at(at, Ev::Poll { rank, stamp });
+        }
+    }
+
+    pub(crate) fn fail(&mut self, invariant: Invariant, what: String) {
+        self.trace.note(self.now, "violation", invariant as u64, 0, 0);
+        self.check.fail(invariant, what);
+    }
+
+    /// Enters what [`SlotBook`] says about a change of owner.
+    pub(crate) fn own(&mut self, result: Result<(), String>) {
+        if let Err(what) = result {
+            self.fail(Invariant::S6, what);
+        }
+    }
+
+    /// An event of a wire for one side's CM, `delay` from now but never before an earlier one.
+    pub(crate) fn tell(&mut self, wire: u32, initiator: bool, delay: Nanos, ev: Ev) {
+        let step = self.rng.delay(self.opt.cm.step);
+        let last = &mut self.wires[wire as usize].last[usize::from(initiator)];
+        let at = (self.now + delay + step).max(*last);
+        *last = at;
+        self.at(at, ev);
+    }
+
+    /// The connection of a wire is gone: the given side will read DISCONNECTED, after everything
+    /// that arrived on its queue pair has completed.
+    pub(crate) fn tell_gone(&mut self, wire: u32, initiator: bool) {
+        let w = &self.wires[wire as usize];
+        let qp = if initiator { w.dial_qp } else { w.accept_qp };
+        let completed = qp.map_or(0, |qp| self.qps[qp as usize].last_cqe);
+        let delay = completed.saturating_sub(self.now);
+        self.cover.hit(Hit::Gone);
+        self.tell(wire, initiator, delay, Ev::CmGone { wire, initiator });
+    }
+}

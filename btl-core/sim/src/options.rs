@@ -1,0 +1,363 @@
+//! What a run is like: everything here is drawn from the seed.
+use crate::check::Invariant;
+use crate::rng::{Delay, Rng, mix};
+use btl_core::{LaneConfig, Nanos, SECOND};
+
+/// A device model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Model {
+    /// iWARP with one work queue per queue pair: a receive can be used only when the device has
+    /// popped it, behind earlier sends of the same queue pair.
+    SharedWq,
+    /// iWARP that checks MPA's start-up: an acceptor's message before it received one may break
+    /// the connect. Receives can be used at once.
+    StrictMpa,
+    /// RoCE: a message without a receive is refused and retried after a timer.
+    Rnr,
+}
+
+impl Model {
+    /// All models.
+    pub const ALL: [Model; 3] = [Model::SharedWq, Model::StrictMpa, Model::Rnr];
+
+    /// Whether its connections are TCP streams with MPA.
+    pub fn is_iwarp(self) -> bool {
+        self != Model::Rnr
+    }
+}
+
+impl std::fmt::Display for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Model::SharedWq => "shared-wq",
+            Model::StrictMpa => "strict-mpa",
+            Model::Rnr => "rnr",
+        })
+    }
+}
+
+/// A rule to break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Sabotage {
+    /// The acceptor does not wait for the Hello.
+    AcceptorSends,
+    /// Only lane 0 says Hello.
+    HelloLane0,
+    /// Credits of all lanes are told on lane 0.
+    CreditsLane0,
+    /// Receives are told before they are posted.
+    AdvertiseFirst,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Sabotage; 4] = [
+        Sabotage::AcceptorSends,
+        Sabotage::HelloLane0,
+        Sabotage::CreditsLane0,
+        Sabotage::AdvertiseFirst,
+    ];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sabotage::AcceptorSends => "acceptor-sends",
+            Sabotage::HelloLane0 => "hello-lane0",
+            Sabotage::CreditsLane0 => "credits-lane0",
+            Sabotage::AdvertiseFirst => "advertise-first",
+        }
+    }
+
+    /// As the switch of the engine.
+    pub fn switch(self) -> btl_core::config::Sabotage {
+        let mut it = btl_core::config::Sabotage::default();
+        match self {
+            Sabotage::AcceptorSends => it.acceptor_sends_at_once = true,
+            Sabotage::HelloLane0 => it.hello_on_lane_0_only = true,
+            Sabotage::CreditsLane0 => it.credits_on_lane_0 = true,
+            Sabotage::AdvertiseFirst => it.advertise_before_post = true,
+        }
+        it
+    }
+}
+
+/// What the ranks do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Workload {
+    /// A few senders, each to one receiver, as fast as possible.
+    Flood,
+    /// Pairs that answer each message.
+    PingPong,
+    /// Bursts of more messages than there are credits, from everyone to everyone.
+    Bursts,
+    /// Messages far apart.
+    IdleThenTalk,
+    /// Everyone sends to everyone at the same instant: all connects cross.
+    AllAtOnce,
+    /// A message is sent from inside the receive callback, before the release.
+    Echo,
+}
+
+const WORKLOADS: [Workload; 6] = [
+    Workload::Flood,
+    Workload::PingPong,
+    Workload::Bursts,
+    Workload::IdleThenTalk,
+    Workload::AllAtOnce,
+    Workload::Echo,
+];
+
+/// How the connection manager behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct CmOptions {
+    /// A request, reply or reject under way.
+    pub wire: Delay,
+    /// Between an event and the step of the CM side that handles it.
+    pub step: Delay,
+    /// Between LaneUp on the CM side and the engine's poll that sees it.
+    pub hand_over: Delay,
+    /// Between the arrival of the reply and the moment the initiator's device has read it.
+    pub read_reply: Delay,
+    /// One in how many requests is lost: the dial runs into its deadline. 0: none.
+    pub lose_request: u64,
+    /// One in how many requests is refused by the transport. 0: none.
+    pub refuse: u64,
+    /// The first address announced is wrong: nobody there, or another rank.
+    pub bad_address_first: Option<BadAddress>,
+    /// Requests that are not of a peer.
+    pub intruders: u64,
+}
+
+/// What is wrong with the first address of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadAddress {
+    /// Connects are refused.
+    Nobody,
+    /// Another rank listens there.
+    OtherRank,
+}
+
+/// What the devices do wrong, within their rights.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOptions {
+    /// Base time to pop one work request; scaled per queue pair.
+    pub pop: Delay,
+    /// Largest factor between a slow queue pair and a fast one.
+    pub spread: u64,
+    /// A message under way.
+    pub wire: Delay,
+    /// Between the end of a work request and its completion's place in the CQ.
+    pub completion: Delay,
+    /// One in how many posts fails with ENOMEM. 0: none.
+    pub enomem: u64,
+    /// The retry count of RNR NAKs, 0 to 7; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Until the next try after an RNR NAK.
+    pub rnr_timer: Nanos,
+    /// Until a packet to a queue pair that is not ready is sent again.
+    pub ack_timeout: Nanos,
+    /// Whether a destroyed iWARP queue pair loses what is still under way (RST instead of FIN).
+    pub reset_loses: bool,
+}
+
+/// Someone who misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nobody.
+    None,
+    /// This rank never listens.
+    NeverThere(u32),
+    /// This rank's process dies at that time.
+    Dies(u32, Nanos),
+    /// This rank closes at that time, in the middle of everything.
+    ClosesEarly(u32, Nanos),
+}
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The seed.
+    pub seed: u64,
+    /// The device model.
+    pub model: Model,
+    /// The rule to break.
+    pub sabotage: Option<Sabotage>,
+    /// Violations of this do not end the run, only what follows from them: shows what a device
+    /// makes of a broken rule.
+    pub tolerate: Option<Invariant>,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Lanes; the depths of a rank may be smaller, see `depths`.
+    pub lanes: Vec<LaneConfig>,
+    /// Receive depth by rank and class.
+    pub depths: Vec<Vec<u16>>,
+    /// What the ranks do.
+    pub workload: Workload,
+    /// Messages in all, roughly.
+    pub messages: u64,
+    /// One in how many received buffers is held for long. 0: none.
+    pub hold: u64,
+    /// How long it is held.
+    pub hold_for: Delay,
+    /// Time between two polls of a busy rank.
+    pub poll: Delay,
+    /// One in how many polls is followed by a long computation. 0: none.
+    pub compute: u64,
+    /// How long that takes.
+    pub compute_for: Nanos,
+    /// When each rank starts to listen.
+    pub listen_at: Vec<Nanos>,
+    /// Peers are removed before the close.
+    pub remove_first: bool,
+    /// Only some ranks are told of their peers' addresses; the others learn of them when they
+    /// are connected to.
+    pub one_sided: bool,
+    /// The connection manager.
+    pub cm: CmOptions,
+    /// The devices.
+    pub dev: DeviceOptions,
+    /// Who misbehaves.
+    pub fault: Fault,
+    /// Accepts at a time.
+    pub max_accepting: u32,
+    /// Limit of one dial.
+    pub t_conn: Nanos,
+}
+
+const US: Nanos = 1_000;
+const MS: Nanos = 1_000_000;
+
+impl Options {
+    /// Draws everything from the seed.
+    pub fn draw(seed: u64, model: Model, sabotage: Option<Sabotage>) -> Options {
+        let rng = &mut Rng::new(mix(seed) ^ model as u64);
+        let ranks = rng.range(2, 4) as u32;
+        let lanes = draw_lanes(rng, sabotage);
+        let depths = (0..ranks)
+            .map(|_| {
+                let same = rng.chance(3, 4);
+                let draw = |lane: &LaneConfig| {
+                    if same { lane.depth } else { rng.log_range(4, 64) as u16 }
+                };
+                lanes.iter().map(draw).collect()
+            })
+            .collect();
+        let workload = rng.pick(&WORKLOADS);
+        let late = rng.chance(1, 4);
+        let listen_at =
+            (0..ranks).map(|_| if late { rng.log_range(US, 3 * SECOND) } else { 0 }).collect();
+        let fault = draw_fault(rng, ranks, sabotage);
+        let mut cm = draw_cm(rng, ranks);
+        if fault != Fault::None {
+            // The give-up time is short in these runs, and the others must not run into it.
+            cm.lose_request = 0;
+        }
+        Options {
+            seed,
+            model,
+            sabotage,
+            tolerate: None,
+            ranks,
+            lanes,
+            depths,
+            workload,
+            messages: rng.log_range(40, 400),
+            hold: rng.pick(&[0, 0, 2, 10]),
+            hold_for: Delay { min: US, max: rng.log_range(10 * US, 20 * MS), tail: 8 },
+            poll: Delay { min: 100, max: rng.log_range(500, 20 * US), tail: rng.pick(&[0, 20]) },
+            compute: rng.pick(&[0, 0, 0, 100, 1000]),
+            compute_for: rng.log_range(MS, 20 * SECOND),
+            listen_at,
+            remove_first: rng.chance(1, 3),
+            one_sided: rng.chance(1, 6),
+            cm,
+            dev: draw_device(rng),
+            fault,
+            max_accepting: rng.pick(&[1, 2, 256]),
+            t_conn: rng.log_range(2 * SECOND, 60 * SECOND),
+        }
+    }
+
+    /// The rank that misbehaves.
+    pub fn culprit(&self) -> Option<u32> {
+        match self.fault {
+            Fault::None => None,
+            Fault::NeverThere(rank) | Fault::Dies(rank, _) | Fault::ClosesEarly(rank, _) => {
+                Some(rank)
+            }
+        }
+    }
+
+    /// Bytes of payload of the largest message of a class.
+    pub fn max_payload(&self, class: usize) -> usize {
+        self.lanes[class].buffer_size as usize - 8
+    }
+}
+
+fn draw_lanes(rng: &mut Rng, sabotage: Option<Sabotage>) -> Vec<LaneConfig> {
+    let drawn = rng.pick(&[1, 2, 2, 2, 3, 4]);
+    // With one lane there is nothing to be wrong about.
+    let least = match sabotage {
+        Some(Sabotage::HelloLane0 | Sabotage::CreditsLane0) => 2,
+        _ => 1,
+    };
+    let n = drawn.max(least);
+    let mut size = 256;
+    (0..n)
+        .map(|_| {
+            let lane = LaneConfig {
+                buffer_size: size + rng.below(u64::from(size)) as u32,
+                depth: rng.log_range(4, 64) as u16,
+                send_depth: rng.log_range(2, 64) as u16,
+                send_slots: rng.log_range(2, 128) as u32,
+            };
+            size *= 2;
+            lane
+        })
+        .collect()
+}
+
+fn draw_fault(rng: &mut Rng, ranks: u32, sabotage: Option<Sabotage>) -> Fault {
+    let (who, when) = (rng.below(u64::from(ranks)) as u32, rng.log_range(US, 100 * MS));
+    let kind = rng.below(24);
+    match kind {
+        _ if sabotage.is_some() => Fault::None,
+        0 => Fault::NeverThere(who),
+        1 | 2 => Fault::Dies(who, when),
+        3 | 4 => Fault::ClosesEarly(who, when),
+        _ => Fault::None,
+    }
+}
+
+fn draw_cm(rng: &mut Rng, ranks: u32) -> CmOptions {
+    let slow = rng.log_range(5 * US, 50 * MS);
+    let bad = match rng.below(12) {
+        0 => Some(BadAddress::Nobody),
+        1 if ranks > 2 => Some(BadAddress::OtherRank),
+        _ => None,
+    };
+    CmOptions {
+        wire: Delay { min: US, max: slow, tail: rng.pick(&[0, 10]) },
+        step: Delay { min: 200, max: rng.log_range(US, 2 * MS), tail: rng.pick(&[0, 20]) },
+        hand_over: Delay { min: 100, max: rng.log_range(US, 5 * MS), tail: 10 },
+        read_reply: Delay { min: 100, max: rng.log_range(US, 200 * US), tail: 0 },
+        lose_request: rng.pick(&[0, 0, 0, 5]),
+        refuse: rng.pick(&[0, 0, 0, 4]),
+        bad_address_first: bad,
+        intruders: if rng.chance(1, 4) { rng.range(1, 8) } else { 0 },
+    }
+}
+
+fn draw_device(rng: &mut Rng) -> DeviceOptions {
+    DeviceOptions {
+        pop: Delay { min: 50, max: rng.log_range(100, 2 * US), tail: rng.pick(&[0, 50]) },
+        spread: rng.pick(&[1, 4, 30, 200]),
+        wire: Delay { min: 500, max: rng.log_range(US, 50 * US), tail: rng.pick(&[0, 50]) },
+        completion: Delay { min: 50, max: rng.log_range(100, 100 * US), tail: rng.pick(&[0, 20]) },
+        enomem: rng.pick(&[0, 0, 0, 10, 100]),
+        rnr_retry: rng.range(0, 7) as u8,
+        rnr_timer: rng.log_range(10 * US, 655 * MS),
+        ack_timeout: rng.log_range(500 * US, 500 * MS),
+        reset_loses: rng.chance(1, 2),
+    }
+}

@@ -1,0 +1,211 @@
+//! The engine's two traits over the simulated fabric.
+use crate::check::Invariant;
+use crate::cover::Hit;
+use crate::net::{Ev, Net};
+use crate::qp::State;
+use crate::slots::{Owner, SimSlot};
+use btl_core::LaneId;
+use btl_core::error::PortError;
+use btl_core::lane::SendPermit;
+use btl_core::port::{
+    Cm, CmEvent, CmRequest, Completion, Op, Port, Posted, Refused, RefusedWhy, SetupQp, Status,
+};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The fabric, shared by everything of one run (one thread).
+pub(crate) type SharedNet = Rc<RefCell<Net>>;
+
+/// A queue pair that is owned by the CM side. Dropped, it is destroyed.
+pub(crate) struct SimQp {
+    pub(crate) net: SharedNet,
+    pub(crate) id: u32,
+    given: bool,
+}
+
+impl SimQp {
+    pub(crate) fn new(net: &SharedNet, id: u32) -> SimQp {
+        SimQp { net: Rc::clone(net), id, given: false }
+    }
+}
+
+impl Drop for SimQp {
+    fn drop(&mut self) {
+        if self.given {
+            return;
+        }
+        let mut net = self.net.borrow_mut();
+        let rank = net.qps[self.id as usize].rank as usize;
+        for slot in net.destroy_qp(self.id) {
+            let back = net.hosts[rank].slots.give_back(slot);
+            net.own(back);
+        }
+    }
+}
+
+impl SetupQp for SimQp {
+    type Slot = SimSlot;
+
+    fn post_recv(&mut self, slot: SimSlot) -> Result<(), Refused<SimSlot>> {
+        self.net.borrow_mut().post_recv(self.id, slot)
+    }
+
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: SimSlot,
+        len: usize,
+    ) -> Result<Posted, Refused<SimSlot>> {
+        self.net.borrow_mut().post_send(self.id, slot, len).map(|()| permit.posted())
+    }
+}
+
+/// One rank's device, as its engine sees it.
+pub(crate) struct SimPort {
+    pub(crate) net: SharedNet,
+    pub(crate) rank: u32,
+}
+
+impl SimPort {
+    fn queue_pair(&self, lane: LaneId) -> Option<u32> {
+        let net = self.net.borrow();
+        let id = (*net.hosts[self.rank as usize].lanes.get(lane.index())?)?;
+        (net.qps[id as usize].lane == Some(lane)).then_some(id)
+    }
+
+    fn stale(&self, lane: LaneId, slot: SimSlot) -> Refused<SimSlot> {
+        let what = format!("rank {}: a post on {lane:?}, which is closed", self.rank);
+        self.net.borrow_mut().fail(Invariant::S6, what);
+        let why = RefusedWhy::Broken(PortError::new(22, "no such lane"));
+        Refused { why, slot: Some(slot) }
+    }
+}
+
+impl Port for SimPort {
+    type Slot = SimSlot;
+    type Qp = SimQp;
+
+    fn attach(&mut self, lane: LaneId, mut qp: SimQp) -> Result<(), PortError> {
+        qp.given = true;
+        let mut net = self.net.borrow_mut();
+        let net = &mut *net;
+        let host = &mut net.hosts[self.rank as usize];
+        if host.lanes.len() <= lane.index() {
+            host.lanes.resize(lane.index() + 1, None);
+        }
+        if let Some(old) = host.lanes[lane.index()].replace(qp.id) {
+            let what = format!("rank {}: {lane:?} is attached over qp {old}", self.rank);
+            net.check.fail(Invariant::S6, what);
+        }
+        let it = &mut net.qps[qp.id as usize];
+        it.lane = Some(lane);
+        net.cover.add(Hit::Parked, it.parked.len() as u64);
+        host.cq.append(&mut it.parked);
+        net.trace.note(net.now, "attach", u64::from(self.rank), u64::from(qp.id), 0);
+        net.wake(self.rank);
+        Ok(())
+    }
+
+    fn post_send(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: SimSlot,
+        len: usize,
+    ) -> Result<Posted, Refused<SimSlot>> {
+        let Some(qp) = self.queue_pair(permit.lane()) else {
+            return Err(self.stale(permit.lane(), slot));
+        };
+        self.net.borrow_mut().post_send(qp, slot, len).map(|()| permit.posted())
+    }
+
+    fn post_recv(&mut self, lane: LaneId, slot: SimSlot) -> Result<(), Refused<SimSlot>> {
+        let Some(qp) = self.queue_pair(lane) else { return Err(self.stale(lane, slot)) };
+        self.net.borrow_mut().post_recv(qp, slot)
+    }
+
+    fn poll(&mut self) -> Option<Completion<SimSlot>> {
+        let mut net = self.net.borrow_mut();
+        let net = &mut *net;
+        let host = &mut net.hosts[self.rank as usize];
+        let cqe = host.cq.pop_front()?;
+        let passed = host.slots.pass(cqe.slot.id, Owner::Device(cqe.qp), Owner::Host);
+        net.own(passed);
+        let arrived = match (cqe.send, &cqe.status) {
+            (false, Status::Ok) => cqe.slot.get(..cqe.len),
+            _ => None,
+        };
+        net.check.on_polled(cqe.qp, cqe.send, arrived);
+        net.trace.note(net.now, "poll", u64::from(cqe.qp), u64::from(cqe.send), cqe.len as u64);
+        let lane = net.qps[cqe.qp as usize].lane?;
+        let op = if cqe.send { Op::Send } else { Op::Recv };
+        Some(Completion { lane, op, slot: Some(cqe.slot), len: cqe.len, status: cqe.status })
+    }
+
+    fn close(&mut self, lane: LaneId) -> Vec<SimSlot> {
+        let Some(qp) = self.queue_pair(lane) else {
+            let what = format!("rank {}: {lane:?} is closed twice", self.rank);
+            self.net.borrow_mut().fail(Invariant::S6, what);
+            return Vec::new();
+        };
+        self.net.borrow_mut().destroy_qp(qp)
+    }
+
+    fn send_slot(&mut self, class: u8) -> Option<SimSlot> {
+        self.net.borrow_mut().hosts[self.rank as usize].slots.take_send(class)
+    }
+
+    fn recycle(&mut self, slot: SimSlot) {
+        let mut net = self.net.borrow_mut();
+        let back = net.hosts[self.rank as usize].slots.give_back(slot);
+        net.own(back);
+    }
+
+    fn max_inline(&self) -> usize {
+        0
+    }
+}
+
+/// The queues between an engine and its CM side.
+#[derive(Default)]
+pub(crate) struct Link {
+    pub(crate) requests: VecDeque<CmRequest>,
+    /// From the CM side, still under way.
+    pub(crate) outbox: VecDeque<CmEvent<SimQp>>,
+    pub(crate) events: VecDeque<CmEvent<SimQp>>,
+}
+
+/// An engine's end of the queues.
+pub(crate) struct SimCm {
+    pub(crate) net: SharedNet,
+    pub(crate) rank: u32,
+    pub(crate) link: Rc<RefCell<Link>>,
+}
+
+impl Cm for SimCm {
+    type Qp = SimQp;
+
+    fn request(&mut self, request: CmRequest) {
+        self.link.borrow_mut().requests.push_back(request);
+        let mut net = self.net.borrow_mut();
+        let delay = net.opt.cm.step;
+        let at = net.now + net.rng.delay(delay);
+        let host = &mut net.hosts[self.rank as usize];
+        host.last_request = at.max(host.last_request);
+        let at = host.last_request;
+        net.at(at, Ev::CmRequest { rank: self.rank });
+    }
+
+    fn poll(&mut self) -> Option<CmEvent<SimQp>> {
+        self.link.borrow_mut().events.pop_front()
+    }
+}
+
+impl Net {
+    /// Whether two queue pairs are the two live ends of one lane.
+    pub(crate) fn joined(&self, a: u32, b: u32) -> bool {
+        let (a, b) = (&self.qps[a as usize], &self.qps[b as usize]);
+        let live = |qp: &crate::qp::Qp| qp.state == State::Rts && qp.lane.is_some();
+        a.wire == b.wire && live(a) && live(b) && a.acceptor != b.acceptor
+    }
+}

@@ -1,0 +1,429 @@
+//! One rank: its engine, its CM side, and the application on top.
+use crate::check::Invariant;
+use crate::cm::{CmSide, JOB, addr_of, name_of, nowhere};
+use crate::cover::Hit;
+use crate::messages::{Message, MessageBook, tag_for};
+use crate::net::Ev;
+use crate::options::{BadAddress, Fault, Options};
+use crate::port::{Link, SharedNet, SimCm, SimPort};
+use crate::rng;
+use crate::slots::SimSlot;
+use crate::workload::Item;
+use btl_core::engine::{Event, RecvBuf, SendBuf};
+use btl_core::error::{AllocError, SendErrorKind};
+use btl_core::{Config, Engine, Nanos, PeerId, SECOND};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// How far a rank is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Running,
+    Closing(Nanos),
+    Closed,
+    Dead,
+}
+
+/// What a rank knows of another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    id: Option<PeerId>,
+    /// The engine has its addresses.
+    added: bool,
+    failed: bool,
+}
+
+pub(crate) struct Rank {
+    pub(crate) me: u32,
+    net: SharedNet,
+    pub(crate) link: Rc<RefCell<Link>>,
+    pub(crate) engine: Engine<SimPort, SimCm>,
+    pub(crate) cm: CmSide,
+    peers: Vec<Known>,
+    pub(crate) todo: VecDeque<Item>,
+    held: Vec<(Nanos, RecvBuf<SimSlot>)>,
+    pub(crate) life: Life,
+    idle: Nanos,
+    keep_held: bool,
+}
+
+/// Longest pause between two polls of an idle rank.
+const IDLE_MAX: Nanos = 50_000_000;
+
+impl Rank {
+    pub(crate) fn new(me: u32, net: &SharedNet, opt: &Options, todo: Vec<Item>) -> Rank {
+        let config = config_for(me, opt);
+        let link: Rc<RefCell<Link>> = Rc::default();
+        let cm = CmSide::new(me, net, &link, &config);
+        let port = SimPort { net: Rc::clone(net), rank: me };
+        let engine_cm = SimCm { net: Rc::clone(net), rank: me, link: Rc::clone(&link) };
+        let engine = match Engine::new(config, port, engine_cm) {
+            Ok(engine) => engine,
+            Err(error) => panic!("the simulator draws only valid settings: {error}"),
+        };
+        Rank {
+            me,
+            net: Rc::clone(net),
+            link,
+            engine,
+            cm,
+            peers: vec![Known::default(); opt.ranks as usize],
+            todo: todo.into(),
+            held: Vec::new(),
+            life: Life::Running,
+            idle: 0,
+            keep_held: false,
+        }
+    }
+
+    /// Tells the engine who its peers are.
+    pub(crate) fn start(&mut self, opt: &Options) {
+        for rank in (0..opt.ranks).filter(|rank| *rank != self.me) {
+            if opt.one_sided && rank < self.me {
+                continue;
+            }
+            match self.engine.add_peer(name_of(rank), &addresses(self.me, rank, opt)) {
+                Ok(id) => {
+                    self.peers[rank as usize] = Known { id: Some(id), added: true, failed: false }
+                }
+                Err(error) => self.fail(Invariant::L1, format!("add_peer: {error}")),
+            }
+        }
+        self.net.borrow_mut().poll_within(self.me, 0);
+    }
+
+    pub(crate) fn fail(&self, invariant: Invariant, what: String) {
+        let what = format!("rank {}: {what}", self.me);
+        self.net.borrow_mut().fail(invariant, what);
+    }
+
+    fn now(&self) -> Nanos {
+        self.net.borrow().now
+    }
+
+    fn rank_of(&self, id: PeerId) -> Option<u32> {
+        self.peers.iter().position(|known| known.id == Some(id)).map(|at| at as u32)
+    }
+
+    /// Whether messages of this rank are still to be sent or released.
+    pub(crate) fn is_done(&self) -> bool {
+        self.todo.is_empty() && self.held.is_empty()
+    }
+
+    /// One turn of the application: a few polls, then what it wants to send and release.
+    pub(crate) fn turn(&mut self, book: &mut MessageBook, opt: &Options, calm: bool) {
+        let now = self.now();
+        let budget = self.net.borrow_mut().rng.range(1, 16);
+        let mut busy = false;
+        for _ in 0..budget {
+            let Some(event) = self.engine.poll(now) else {
+                busy = false;
+                break;
+            };
+            busy = true;
+            self.on_event(event, book, opt);
+        }
+        busy |= self.release_due(now);
+        busy |= self.send_due(book, now);
+        self.next_turn(busy, opt, calm, now);
+    }
+
+    fn next_turn(&mut self, busy: bool, opt: &Options, calm: bool, now: Nanos) {
+        let mut net = self.net.borrow_mut();
+        let net = &mut *net;
+        if !calm && opt.compute > 0 && net.rng.chance(1, opt.compute) {
+            net.hosts[self.me as usize].computing = now + opt.compute_for;
+        }
+        if busy {
+            self.idle = 0;
+            net.wake(self.me);
+            return;
+        }
+        self.idle = (self.idle * 2).clamp(2_000, IDLE_MAX);
+        // An item that is due already waits for something that wakes the rank.
+        let later = self.todo.front().filter(|item| item.at > now);
+        let due = later.map_or(Nanos::MAX, |item| item.at);
+        let held = self.held.iter().map(|(at, _)| *at).min().unwrap_or(Nanos::MAX);
+        let next = due.min(held).saturating_sub(now).max(1_000);
+        net.poll_within(self.me, self.idle.min(next));
+    }
+
+    fn release_due(&mut self, now: Nanos) -> bool {
+        let all = self.life != Life::Running && !self.keep_held;
+        let mut any = false;
+        let mut at = 0;
+        while at < self.held.len() {
+            if all || self.held[at].0 <= now {
+                let (_, buf) = self.held.swap_remove(at);
+                self.engine.release(buf);
+                any = true;
+            } else {
+                at += 1;
+            }
+        }
+        any
+    }
+
+    fn send_due(&mut self, book: &mut MessageBook, now: Nanos) -> bool {
+        let mut any = false;
+        for _ in 0..8 {
+            match self.todo.front() {
+                Some(item) if item.at <= now => {}
+                _ => break,
+            }
+            let Some(item) = self.todo.pop_front() else { break };
+            if let Err(item) = self.send(item, book) {
+                self.todo.push_front(item);
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Sends a message; `Err`: not now.
+    fn send(&mut self, item: Item, book: &mut MessageBook) -> Result<(), Item> {
+        let known = self.peers[item.dst as usize];
+        let (Some(peer), false, Life::Running) = (known.id, known.failed, self.life) else {
+            return Ok(());
+        };
+        if !known.added {
+            self.add_late(item.dst, peer);
+        }
+        let mut buf: SendBuf<SimSlot> = match self.engine.alloc(item.len) {
+            Ok(buf) => buf,
+            Err(AllocError::Busy) => {
+                self.net.borrow_mut().cover.hit(Hit::AllocBusy);
+                return Err(item);
+            }
+            Err(error) => {
+                self.fail(Invariant::L1, format!("alloc of {} bytes: {error}", item.len));
+                return Ok(());
+            }
+        };
+        let (id, class) = (book.next_id(), buf.class());
+        let seed = self.net.borrow().opt.seed;
+        if buf.len() != item.len {
+            self.fail(Invariant::S8, format!("a buffer of {} for {}", buf.len(), item.len));
+        }
+        rng::fill(seed, id, &mut buf);
+        let tag = tag_for(class, id);
+        match self.engine.send(peer, tag, buf, id) {
+            Ok(_) => {
+                let (src, dst, len, hops) = (self.me, item.dst, item.len, item.hops);
+                book.accepted(Message { src, dst, class, len, tag, hops });
+                Ok(())
+            }
+            Err(error) => {
+                self.engine.free(error.buf);
+                if error.kind == SendErrorKind::Busy {
+                    return Err(item);
+                }
+                if !book.is_disturbed(self.me, item.dst) {
+                    self.fail(Invariant::L1, format!("send to {}: {}", item.dst, error.kind));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds a peer that connected by itself: it keeps its id.
+    fn add_late(&mut self, rank: u32, id: PeerId) {
+        let opt = self.net.borrow().opt.clone();
+        let added = self.engine.add_peer(name_of(rank), &addresses(self.me, rank, &opt));
+        self.peers[rank as usize].added = true;
+        match added {
+            Ok(same) if same == id => {}
+            other => self.fail(Invariant::S9, format!("added again, rank {rank} is {other:?}")),
+        }
+    }
+
+    fn on_event(&mut self, event: Event<SimSlot>, book: &mut MessageBook, opt: &Options) {
+        if self.life == Life::Closed {
+            self.fail(Invariant::L5, format!("{event:?} after Closed"));
+        }
+        match event {
+            Event::Message { peer, tag, buf } => self.on_message(peer, tag, buf, book, opt),
+            Event::Sent { cookie, buf, result, .. } => {
+                self.note("sent", cookie, u64::from(result.is_ok()));
+                if let Err(found) = book.sent(cookie, self.me, result.is_ok()) {
+                    let cause = result.err().map_or(String::new(), |e| e.to_string());
+                    self.fail(found.invariant, format!("{} {cause}", found.what));
+                }
+                match buf {
+                    Some(buf) => self.engine.free(buf),
+                    None => self.fail(Invariant::S6, format!("send {cookie} lost its buffer")),
+                }
+            }
+            Event::PeerConnected { peer, name } => {
+                self.note("peer-connected", u64::from(name.rank), 0);
+                if self.rank_of(peer) != Some(name.rank) {
+                    self.fail(Invariant::S9, format!("{name} connected with another id"));
+                }
+            }
+            Event::NewPeer { peer, name } => {
+                self.net.borrow_mut().cover.hit(Hit::NewPeer);
+                let known = &mut self.peers[name.rank as usize];
+                if known.id.is_some() && !known.failed && self.life == Life::Running {
+                    self.fail(Invariant::S9, format!("{name} is new, but it was known"));
+                } else {
+                    *known = Known { id: Some(peer), added: false, failed: false };
+                }
+            }
+            Event::PeerFailed { peer, fault } => {
+                let rank = self.rank_of(peer).unwrap_or(self.me);
+                self.note("peer-failed", u64::from(rank), 0);
+                self.net.borrow_mut().cover.hit(Hit::PeerFailed);
+                let known = &mut self.peers[rank as usize];
+                if std::mem::replace(&mut known.failed, true) {
+                    self.fail(Invariant::S9, format!("a second failure: {fault}"));
+                } else if !book.is_disturbed(self.me, rank) {
+                    self.fail(Invariant::S9, format!("no cause for: {fault}"));
+                }
+            }
+            Event::Closed => {
+                self.note("closed", 0, 0);
+                self.life = Life::Closed;
+                self.keep_held = false;
+            }
+        }
+    }
+
+    fn note(&self, what: &'static str, a: u64, b: u64) {
+        let mut net = self.net.borrow_mut();
+        let now = net.now;
+        net.trace.note(now, what, u64::from(self.me), a, b);
+    }
+
+    fn on_message(
+        &mut self,
+        peer: PeerId,
+        tag: u8,
+        buf: RecvBuf<SimSlot>,
+        book: &mut MessageBook,
+        opt: &Options,
+    ) {
+        let Some(src) = self.rank_of(peer) else {
+            self.fail(Invariant::S9, "a message of a peer nobody knows".to_owned());
+            self.engine.release(buf);
+            return;
+        };
+        if self.peers[src as usize].failed {
+            self.fail(Invariant::S9, format!("a message of rank {src} after its failure"));
+        }
+        self.note("message", u64::from(src), buf.len() as u64);
+        match book.delivered(src, self.me, tag, &buf) {
+            Err(found) => self.fail(found.invariant, found.what),
+            Ok(message) if message.hops > 0 => {
+                // From inside the receive callback: the buffer is not released yet.
+                let (at, len, hops) = (self.now(), message.len, message.hops - 1);
+                let answer = Item { at, dst: src, len, hops };
+                if let Err(answer) = self.send(answer, book) {
+                    self.todo.push_front(answer);
+                }
+            }
+            Ok(_) => {}
+        }
+        let hold = opt.hold > 0 && self.net.borrow_mut().rng.chance(1, opt.hold);
+        if hold && self.life == Life::Running {
+            let until = self.now() + self.net.borrow_mut().rng.delay(opt.hold_for);
+            self.held.push((until, buf));
+        } else {
+            self.engine.release(buf);
+        }
+    }
+
+    /// Starts the close.
+    pub(crate) fn close(&mut self, opt: &Options) {
+        if self.life != Life::Running {
+            return;
+        }
+        let now = self.now();
+        self.life = Life::Closing(now);
+        self.keep_held = self.net.borrow_mut().rng.chance(1, 4);
+        self.todo.clear();
+        if opt.remove_first {
+            for known in &self.peers {
+                known.id.into_iter().for_each(|id| self.engine.remove_peer(id));
+            }
+        }
+        self.engine.close(now);
+        self.note("close", 0, 0);
+        self.net.borrow_mut().wake(self.me);
+    }
+
+    /// Compares the engine's credits with what the checker counted: `usable` sends, `untold`
+    /// receives.
+    pub(crate) fn compare(&self, other: u32, class: u8, usable: Option<u64>, untold: Option<u64>) {
+        let Some(peer) = self.peers[other as usize].id else { return };
+        let Some((owed, credits)) = self.engine.credits(peer, class) else {
+            self.fail(Invariant::L4, format!("no lane {class} to rank {other} at rest"));
+            return;
+        };
+        let (owed, credits) = (u64::from(owed), u64::from(credits));
+        if usable.is_some_and(|n| n != credits) || untold.is_some_and(|n| n != owed) {
+            let what = format!(
+                "lane {class} to rank {other}: engine has {credits} credits and owes {owed}, \
+                 the checker counted {usable:?} and {untold:?}"
+            );
+            self.fail(Invariant::S4, what);
+        }
+    }
+
+    /// Adds the engine's own counters to the coverage.
+    pub(crate) fn count(&self) {
+        let stats = self.engine.stats();
+        let cover = &mut self.net.borrow_mut().cover;
+        let stalls = &stats.stalls;
+        for (hit, n) in [
+            (Hit::StallConnect, stalls.connect),
+            (Hit::StallBehind, stalls.behind),
+            (Hit::StallGate, stalls.gate),
+            (Hit::StallCredit, stalls.credit),
+            (Hit::StallLastCredit, stalls.last_credit),
+            (Hit::StallSendQueue, stalls.send_queue),
+            (Hit::StallDevice, stalls.device),
+            (Hit::CreditAlone, stats.credit_only_sent),
+            (Hit::RecvRefused, stats.receives_refused),
+        ] {
+            cover.add(hit, n);
+        }
+    }
+
+    /// A step of the CM side.
+    pub(crate) fn cm_step(&mut self, ev: Ev) {
+        self.cm.step(ev);
+    }
+}
+
+fn config_for(me: u32, opt: &Options) -> Config {
+    let mut config = Config::new(name_of(me), JOB);
+    config.lanes = opt.lanes.clone();
+    for (lane, depth) in config.lanes.iter_mut().zip(&opt.depths[me as usize]) {
+        lane.depth = *depth;
+    }
+    config.t_conn = opt.t_conn;
+    config.t_give_up = match opt.fault {
+        Fault::None => 3600 * SECOND,
+        _ => 60 * SECOND,
+    };
+    config.max_accepting = opt.max_accepting;
+    if let Some(sabotage) = opt.sabotage {
+        config.sabotage = sabotage.switch();
+    }
+    config
+}
+
+fn addresses(me: u32, peer: u32, opt: &Options) -> Vec<SocketAddr> {
+    let right = addr_of(peer);
+    match opt.cm.bad_address_first {
+        None => vec![right],
+        Some(BadAddress::Nobody) => vec![nowhere(), right],
+        Some(BadAddress::OtherRank) => {
+            let other = (0..opt.ranks).find(|rank| *rank != me && *rank != peer);
+            vec![other.map_or(right, addr_of), right]
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! One run: the loop over events, and its phases.
+use crate::check::{Invariant, Violation};
+use crate::cm::name_of;
+use crate::cover::{Cover, Hit};
+use crate::messages::MessageBook;
+use crate::net::{Ev, Net};
+use crate::options::{Fault, Options};
+use crate::port::SharedNet;
+use crate::qp::State;
+use crate::rank::{Life, Rank};
+use crate::rng::Rng;
+use crate::workload;
+use btl_core::{Nanos, SECOND};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Broken invariants, in the order found; empty for a good run.
+    pub violations: Vec<Violation>,
+    /// Hash of everything that happened.
+    pub hash: u64,
+    /// Number of events.
+    pub events: u64,
+    /// Simulated time.
+    pub time: Nanos,
+    /// Messages of the application.
+    pub messages: u64,
+    /// What was met.
+    pub cover: Cover,
+    /// Messages that found no receive: TERMINATE or RNR NAK.
+    pub no_buffer: u64,
+    /// The last events.
+    pub last: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until everything that was sent arrived.
+    Work,
+    /// Until nothing moves any more.
+    Settle(Nanos),
+    /// Until all are closed.
+    Close,
+    /// Until the last events are over.
+    Drain(Nanos),
+    Done,
+}
+
+/// Most events of a run: more is a livelock.
+const MAX_EVENTS: u64 = 20_000_000;
+/// Simulated time after which a run must be over.
+const MAX_TIME: Nanos = 5_000 * SECOND;
+
+struct World {
+    net: SharedNet,
+    ranks: Vec<Rank>,
+    book: MessageBook,
+    opt: Options,
+    phase: Phase,
+    events: u64,
+}
+
+/// Runs the simulation of `opt`. `print`: every event goes to standard output.
+pub fn run(opt: &Options, print: bool) -> Outcome {
+    let net = Rc::new(RefCell::new(Net::new(opt.clone(), print)));
+    let world_net = Rc::clone(&net);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(opt.clone(), world_net);
+        world.run();
+        world.finish()
+    }));
+    let (events, messages, panicked) = match result {
+        Ok((events, messages)) => (events, messages, None),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            (0, 0, Some(text.unwrap_or("of unknown cause").to_owned()))
+        }
+    };
+    let mut net = net.borrow_mut();
+    if let Some(what) = panicked {
+        net.fail(Invariant::S11, what);
+    }
+    Outcome {
+        violations: net.check.violations().to_vec(),
+        hash: net.trace.hash(),
+        events,
+        time: net.now,
+        messages,
+        cover: std::mem::take(&mut net.cover),
+        no_buffer: net.no_buffer,
+        last: net.trace.last(),
+    }
+}
+
+impl World {
+    fn new(opt: Options, net: SharedNet) -> World {
+        let plans = workload::draw(&opt, &mut Rng::new(opt.seed ^ 0x776f_726b));
+        let book = MessageBook::new(opt.seed, opt.ranks, opt.culprit());
+        let ranks = plans
+            .into_iter()
+            .enumerate()
+            .map(|(me, plan)| Rank::new(me as u32, &net, &opt, plan))
+            .collect();
+        World { net, ranks, book, opt, phase: Phase::Work, events: 0 }
+    }
+
+    fn run(&mut self) {
+        for rank in &mut self.ranks {
+            rank.start(&self.opt);
+        }
+        self.plan_faults();
+        while self.phase != Phase::Done {
+            let Some(ev) = self.net.borrow_mut().next() else { break };
+            self.events += 1;
+            self.dispatch(ev);
+            self.after_event();
+            if self.is_over() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a violation ends the run.
+    fn is_over(&mut self) -> bool {
+        let tolerate = self.opt.tolerate;
+        let counts = |v: &&Violation| tolerate != Some(v.invariant);
+        if self.net.borrow().check.violations().iter().any(|v| counts(&v)) {
+            return true;
+        }
+        let now = self.net.borrow().now;
+        if self.events < MAX_EVENTS && now < MAX_TIME {
+            return false;
+        }
+        let (undelivered, unsent) = self.book.open();
+        let invariant = match self.phase {
+            Phase::Work if self.events >= MAX_EVENTS => Invariant::L2,
+            Phase::Work => Invariant::L1,
+            Phase::Settle(_) => Invariant::L2,
+            _ => Invariant::L5,
+        };
+        let what = format!(
+            "no end in {:?} after {} events and {} s: {undelivered} messages did not arrive, \
+             {unsent} sends did not end",
+            self.phase,
+            self.events,
+            now / SECOND
+        );
+        self.net.borrow_mut().fail(invariant, what);
+        true
+    }
+
+    fn plan_faults(&mut self) {
+        let mut net = self.net.borrow_mut();
+        match self.opt.fault {
+            Fault::None => {}
+            Fault::NeverThere(_) => net.at(0, Ev::Fault),
+            Fault::Dies(_, at) => net.at(at, Ev::Fault),
+            Fault::ClosesEarly(rank, at) => net.at(at, Ev::Close { rank }),
+        }
+        for _ in 0..self.opt.cm.intruders {
+            let (at, rank) = (net.rng.below(100_000_000), net.rng.below(self.opt.ranks.into()));
+            net.at(at, Ev::Intruder { rank: rank as u32 });
+        }
+    }
+
+    fn dispatch(&mut self, ev: Ev) {
+        let now = self.net.borrow().now;
+        match ev {
+            Ev::Poll { rank, stamp } => {
+                let current = {
+                    let mut net = self.net.borrow_mut();
+                    let host = &mut net.hosts[rank as usize];
+                    let current = host.stamp == stamp && !host.dead;
+                    if current {
+                        host.next_poll = Nanos::MAX;
+                    }
+                    current
+                };
+                if current {
+                    let calm = self.phase != Phase::Work;
+                    self.ranks[rank as usize].turn(&mut self.book, &self.opt, calm);
+                }
+            }
+            Ev::Nic { qp } => self.net.borrow_mut().nic(qp),
+            Ev::Arrive { qp } => self.net.borrow_mut().arrive(qp),
+            Ev::Cqe { qp } => self.net.borrow_mut().cqe(qp),
+            Ev::CmReply { wire } => self.net.borrow_mut().reply(wire),
+            Ev::CmDeliver { rank } => {
+                let link = Rc::clone(&self.ranks[rank as usize].link);
+                let event = link.borrow_mut().outbox.pop_front();
+                link.borrow_mut().events.extend(event);
+                self.net.borrow_mut().wake(rank);
+            }
+            Ev::CmRequest { rank } | Ev::CmDeadline { rank, .. } | Ev::CmTick { rank } => {
+                self.cm_step(rank, ev);
+            }
+            Ev::CmIncoming { wire } | Ev::CmAcceptUp { wire } | Ev::CmAcceptError { wire } => {
+                let rank = self.net.borrow().wires[wire as usize].to;
+                self.cm_step(rank, ev);
+            }
+            Ev::CmDialUp { wire } | Ev::CmRejected { wire } | Ev::CmDialError { wire, .. } => {
+                let rank = self.net.borrow().wires[wire as usize].from;
+                rank.into_iter().for_each(|rank| self.cm_step(rank, ev));
+            }
+            Ev::CmGone { wire, initiator } => {
+                let rank = {
+                    let net = self.net.borrow();
+                    let wire = &net.wires[wire as usize];
+                    if initiator { wire.from } else { Some(wire.to) }
+                };
+                rank.into_iter().for_each(|rank| self.cm_step(rank, ev));
+            }
+            Ev::Intruder { rank } => self.net.borrow_mut().intrude(rank),
+            Ev::Fault => self.fault(),
+            Ev::Close { rank } => {
+                self.net.borrow_mut().trace.note(now, "close-rank", u64::from(rank), 0, 0);
+                self.ranks[rank as usize].close(&self.opt);
+            }
+        }
+    }
+
+    fn cm_step(&mut self, rank: u32, ev: Ev) {
+        let dead = self.net.borrow().hosts[rank as usize].dead;
+        // A dead rank answers a connect with a refusal, and does nothing else.
+        if !dead || matches!(ev, Ev::CmIncoming { .. }) {
+            self.ranks[rank as usize].cm_step(ev);
+        }
+    }
+
+    fn fault(&mut self) {
+        let (rank, never) = match self.opt.fault {
+            Fault::Dies(rank, _) => (rank, false),
+            Fault::NeverThere(rank) => (rank, true),
+            _ => return,
+        };
+        if self.ranks[rank as usize].life == Life::Running {
+            self.ranks[rank as usize].life = Life::Dead;
+            self.ranks[rank as usize].todo.clear();
+            self.book.bury(rank);
+            self.net.borrow_mut().die(rank, never);
+        }
+    }
+
+    fn after_event(&mut self) {
+        let now = self.net.borrow().now;
+        match self.phase {
+            Phase::Work => {
+                let alive = |rank: &&Rank| rank.life != Life::Dead;
+                if self.book.open() == (0, 0) && self.ranks.iter().filter(alive).all(Rank::is_done)
+                {
+                    self.phase = Phase::Settle(now + SECOND / 5);
+                }
+            }
+            Phase::Settle(since) if now > since => {
+                let quiet = self.net.borrow().is_quiet();
+                if quiet {
+                    self.check_rest();
+                    self.start_close();
+                    self.phase = Phase::Close;
+                }
+            }
+            Phase::Close => {
+                let over = |rank: &Rank| matches!(rank.life, Life::Closed | Life::Dead);
+                if self.ranks.iter().all(over) {
+                    self.phase = Phase::Drain(now + SECOND);
+                }
+                for rank in &self.ranks {
+                    if let Life::Closing(since) = rank.life
+                        && now > since + 60 * SECOND
+                    {
+                        rank.fail(Invariant::L5, "the close has no end".to_owned());
+                    }
+                }
+            }
+            Phase::Drain(until) if now > until => self.phase = Phase::Done,
+            Phase::Settle(_) | Phase::Drain(_) | Phase::Done => {}
+        }
+    }
+
+    fn start_close(&mut self) {
+        let mut net = self.net.borrow_mut();
+        let spread = net.rng.log_range(1, 50_000_000);
+        for rank in 0..self.opt.ranks {
+            net.hosts[rank as usize].computing = 0;
+            let delay = net.rng.below(spread);
+            if self.ranks[rank as usize].life == Life::Running {
+                net.after(delay, Ev::Close { rank });
+            }
+        }
+    }
+
+    /// At rest: one connection a lane with opposite roles (L4), and all credits there (S4).
+    fn check_rest(&mut self) {
+        for a in 0..self.opt.ranks {
+            for b in (0..self.opt.ranks).filter(|b| *b != a) {
+                if self.book.is_disturbed(a, b) {
+                    continue;
+                }
+                for class in 0..self.opt.lanes.len() as u8 {
+                    self.check_lane(a, b, class);
+                }
+            }
+        }
+    }
+
+    fn check_lane(&mut self, a: u32, b: u32, class: u8) {
+        let (here, there) = {
+            let net = self.net.borrow();
+            (net.live(a, b, class), net.live(b, a, class))
+        };
+        match (here.as_slice(), there.as_slice()) {
+            ([], []) => {}
+            ([x], [y]) if self.net.borrow().joined(*x, *y) => {
+                let (out, back) = {
+                    let check = &mut self.net.borrow_mut().check;
+                    (check.at_rest(*x, *y), check.at_rest(*y, *x))
+                };
+                let rank = &self.ranks[a as usize];
+                rank.compare(b, class, out.map(|r| r.usable), back.map(|r| r.untold));
+            }
+            _ => {
+                let names = (name_of(a), name_of(b));
+                let what = format!("{names:?} lane {class}: {here:?} there, {there:?} here");
+                self.net.borrow_mut().fail(Invariant::L4, what);
+            }
+        }
+    }
+
+    /// Checks that every buffer came home.
+    fn finish(&mut self) -> (u64, u64) {
+        if self.net.borrow().check.violations().is_empty() || self.opt.tolerate.is_some() {
+            for rank in &self.ranks {
+                let net = self.net.borrow();
+                let slots = &net.hosts[rank.me as usize].slots;
+                let (dropped, away) = (slots.dropped(), slots.first_away());
+                drop(net);
+                if rank.life == Life::Dead {
+                    continue;
+                }
+                if dropped > 0 {
+                    rank.fail(Invariant::S6, format!("{dropped} buffers were dropped"));
+                }
+                if let Some((slot, owner)) = away {
+                    rank.fail(Invariant::S6, format!("buffer {slot} did not come home: {owner:?}"));
+                }
+                if rank.life != Life::Closed {
+                    rank.fail(Invariant::L5, format!("ends as {:?}", rank.life));
+                }
+            }
+        }
+        for rank in &self.ranks {
+            rank.count();
+        }
+        let (mut net, messages) = (self.net.borrow_mut(), self.book.next_id());
+        net.cover.add(Hit::Died, u64::from(matches!(self.opt.fault, Fault::Dies(..))));
+        (self.events + net.trace.count(), messages)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Queue pairs under way refer to the fabric; they go first.
+        for rank in &self.ranks {
+            let (mut outbox, mut events) = Default::default();
+            {
+                let mut link = rank.link.borrow_mut();
+                std::mem::swap(&mut link.outbox, &mut outbox);
+                std::mem::swap(&mut link.events, &mut events);
+            }
+            drop((outbox, events));
+        }
+    }
+}
+
+impl Net {
+    /// Live queue pairs of `a` to `b`.
+    fn live(&self, a: u32, b: u32, class: u8) -> Vec<u32> {
+        let is = |(id, qp): (usize, &crate::qp::Qp)| {
+            let peer = qp.peer.map(|p| self.qps[p as usize].rank);
+            let live = qp.state == State::Rts && qp.lane.is_some();
+            (qp.rank == a && peer == Some(b) && qp.class == class && live).then_some(id as u32)
+        };
+        self.qps.iter().enumerate().filter_map(is).collect()
+    }
+
+    /// Whether no device has anything to do and nobody computes.
+    fn is_quiet(&self) -> bool {
+        let still = |qp: &crate::qp::Qp| {
+            qp.wq.is_empty() && qp.pipe.is_empty() && qp.cqes.is_empty() && qp.tx.is_empty()
+        };
+        let idle = |host: &crate::net::Host| {
+            host.dead || (host.cq.is_empty() && host.computing <= self.now)
+        };
+        self.hosts.iter().all(idle)
+            && self.qps.iter().all(|qp| matches!(qp.state, State::Dead) || still(qp))
+    }
+}
