@@ -548,3 +548,165 @@ fn oneself_is_no_peer() {
     assert!(error.to_string().contains("self,verbs"), "{error}");
     assert!(all[0].add_peer(name(1), &[]).unwrap_err().to_string().contains("no address"));
 }
+
+#[test]
+fn a_completion_of_a_closed_lane_touches_nothing() {
+    let (net, mut all) = connected();
+    let peer = all[0].add_peer(name(1), &[addr(1)]).unwrap();
+    all[0].remove_peer(peer);
+    drain(&net, &mut all);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    // The lane that is up now has the index of the closed one.
+    assert_eq!(all[0].stats().lanes_up, 2);
+    let before = credits(&mut all[0], 1, 0);
+    net.borrow_mut().stale = 1;
+    assert!(drain(&net, &mut all).iter().all(|events| events.is_empty()));
+    assert_eq!(net.borrow().stale, 0);
+    assert_eq!((all[0].stats().stale_completions, credits(&mut all[0], 1, 0)), (1, before));
+}
+
+#[test]
+fn a_removed_device_fails_every_peer() {
+    let (net, mut all) = connected();
+    for n in 0..20 {
+        assert!(send(&mut all[0], 1, &[2; 8], n));
+    }
+    net.borrow_mut().device_removed = true;
+    let events = settle(&net, &mut all[..1]);
+    assert_eq!(events[0].len(), 21);
+    let Some(Event::PeerFailed { fault, .. }) = events[0].last() else { panic!("{events:?}") };
+    assert_eq!(fault.kind, FaultKind::DeviceRemoved);
+}
+
+#[test]
+fn connections_that_never_get_to_a_hello_are_given_up() {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 9));
+    let mut events = Vec::new();
+    for _ in 0..40 {
+        let now = net.borrow().now + 2 * SECOND;
+        net.borrow_mut().now = now;
+        while let Some(event) = all[0].poll(now) {
+            events.push(event);
+        }
+        // Side 1 lets its connection manager accept, and then its lane dies at once.
+        all[1].poll(now);
+        for qp in net.borrow().alive(1) {
+            net.borrow_mut().qps[qp].recvs.clear();
+        }
+        let qps = net.borrow().qps.len();
+        net.borrow_mut().cut(qps - 1);
+    }
+    let [Event::Sent { cookie: 9, result: Err(_), .. }, Event::PeerFailed { .. }] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert!(net.borrow().dials < 20, "{}", net.borrow().dials);
+}
+
+#[test]
+fn nothing_may_come_after_bye() {
+    let (net, mut all) = connected();
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().inject(qp, &[0x15, 0, 0, 0, 0, 0, 0, 0]);
+    net.borrow_mut().inject(qp, &[0x13, 0, 0, 0, 0, 0, 0, 0]);
+    let events = drain(&net, &mut all[1..]);
+    let [Event::PeerFailed { fault, .. }] = &events[0][..] else { panic!("{events:?}") };
+    assert!(fault.to_string().contains("data after Bye"), "{fault}");
+}
+
+#[test]
+fn nothing_is_delivered_after_a_broken_message() {
+    let (net, mut all) = connected();
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().inject(qp, &[0]);
+    net.borrow_mut().inject(qp, &[0x13, 0, 0, 0, 0, 0, 0, 0]);
+    let events = settle(&net, &mut all[1..]);
+    assert!(matches!(&events[0][..], [Event::PeerFailed { .. }]), "{events:?}");
+}
+
+#[test]
+fn what_arrived_before_the_end_is_delivered_before_the_end() {
+    let (net, mut all) = connected();
+    for n in 0..3 {
+        assert!(send(&mut all[0], 1, &[n; 8], 0));
+    }
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().cut(qp);
+    let events = settle(&net, &mut all);
+    assert_eq!(events[1].len(), 4, "{events:?}");
+    assert!(matches!(events[1][3], Event::PeerFailed { .. }));
+}
+
+#[test]
+fn traffic_without_end_does_not_hide_the_end_of_a_lane() {
+    let (net, mut all) = engines(3);
+    assert!(send(&mut all[0], 1, &[1; 8], 0) && send(&mut all[2], 0, &[1; 8], 0));
+    drain(&net, &mut all);
+    let qp = net.borrow().alive(1)[0];
+    net.borrow_mut().cut(qp);
+    for n in 0..20_000 {
+        while send(&mut all[2], 0, &[1; 8], n) {}
+        while let Some(event) = all[2].poll(0) {
+            if let Event::Sent { buf: Some(buf), .. } = event {
+                all[2].free(buf);
+            }
+        }
+        match all[0].poll(0) {
+            Some(Event::Message { buf, .. }) => all[0].release(buf),
+            Some(Event::PeerFailed { fault, .. }) => {
+                assert_eq!(fault.peer, name(1));
+                return;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("the end was not reported");
+}
+
+#[test]
+fn a_stranger_that_is_added_needs_no_hello_in_time() {
+    let net = net(2);
+    let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, config(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    all[0].poll(0);
+    let events = settle(&net, &mut all[1..]);
+    assert!(matches!(events[0][..], [Event::NewPeer { .. }]), "{events:?}");
+    all[1].add_peer(name(0), &[addr(0)]).unwrap();
+    net.borrow_mut().now = 100 * SECOND;
+    assert!(settle(&net, &mut all[1..])[0].is_empty());
+    drain(&net, &mut all);
+    assert_eq!(all[1].stats().messages_received, 1);
+}
+
+#[test]
+fn one_place_of_the_send_queue_is_kept_for_credits() {
+    // Side 1 floods while its own sends do not complete: side 0 must still get credits.
+    let (net, mut all) = connected();
+    for n in 0..40 {
+        send(&mut all[1], 0, &[1; 8], n);
+    }
+    // Only what side 1 receives completes, its sends do not.
+    let qp = net.borrow().alive(1)[0];
+    let mut got = 0;
+    for n in 0..40 {
+        send(&mut all[0], 1, &[1; 8], n);
+        let kept = std::mem::take(&mut net.borrow_mut().qps[qp].sends);
+        while let Some(event) = all[1].poll(0) {
+            if let Event::Message { buf, .. } = event {
+                got += 1;
+                all[1].release(buf);
+            }
+        }
+        let new = std::mem::replace(&mut net.borrow_mut().qps[qp].sends, kept);
+        net.borrow_mut().qps[qp].sends.extend(new);
+        while let Some(event) = all[0].poll(0) {
+            if let Event::Message { buf, .. } = event {
+                all[0].release(buf);
+            }
+        }
+    }
+    assert!(got > 8, "{got}");
+    assert!(all[1].stats().credit_only_sent > 0);
+}

@@ -47,6 +47,9 @@ pub struct Net {
     pub overruns: u32,
     /// A message of an acceptor that had received nothing (rule 1).
     pub early: u32,
+    /// Complete something on the lane that was closed last.
+    pub stale: u32,
+    pub device_removed: bool,
     /// Refuse so many posts for the moment.
     pub refuse: u32,
     /// Fail so many dials.
@@ -150,6 +153,7 @@ pub struct LoopPort {
     net: Shared,
     side: usize,
     lanes: Vec<(LaneId, usize)>,
+    closed: Option<LaneId>,
     next: usize,
     pools: Vec<Vec<Slot>>,
     sizes: Vec<usize>,
@@ -202,6 +206,12 @@ impl Port for LoopPort {
     }
     fn poll(&mut self) -> Option<Completion<Slot>> {
         let mut net = self.net.borrow_mut();
+        if let Some(lane) = self.closed.take_if(|_| net.stale > 0) {
+            net.stale -= 1;
+            let slot: Slot = [0x13, 0, 0, 0, 0, 0, 0, 0].into();
+            let (op, status) = (Op::Recv, Status::Ok);
+            return Some(Completion { lane, op, slot: Some(slot), len: 8, status });
+        }
         for _ in 0..self.lanes.len() {
             self.next = (self.next + 1) % self.lanes.len();
             let (lane, qp) = self.lanes[self.next];
@@ -219,6 +229,7 @@ impl Port for LoopPort {
     fn close(&mut self, lane: LaneId) -> Vec<Slot> {
         let qp = self.qp(lane);
         self.lanes.retain(|(id, _)| *id != lane);
+        self.closed = Some(lane);
         let mut net = self.net.borrow_mut();
         net.break_qp(qp);
         net.qps[qp].done.drain(..).map(|(_, slot, ..)| slot).rev().collect()
@@ -377,6 +388,9 @@ impl Cm for LoopCm {
         self.machine.handle(input, now);
     }
     fn poll(&mut self) -> Option<CmEvent<LoopQp>> {
+        if std::mem::take(&mut self.net.borrow_mut().device_removed) {
+            return Some(CmEvent::DeviceRemoved);
+        }
         self.read_mail();
         let now = self.now();
         if self.machine.next_timeout().is_some_and(|at| at <= now) {
@@ -428,6 +442,7 @@ pub fn engine(net: &Shared, side: usize, config: Config) -> Eng {
         net: net.clone(),
         side,
         lanes: Vec::new(),
+        closed: None,
         next: 0,
         pools: config.lanes.iter().map(pool).collect(),
         sizes,
