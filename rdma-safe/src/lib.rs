@@ -31,6 +31,13 @@
 //!
 //! Posting, polling and redeeming allocate nothing, take no lock and do no atomic read-modify-write.
 //!
+//! Every known way in which devices and libraries break such rules, with the answer to it and its test, is in
+//! [`hazards`].
+//!
+//! The state of a queue pair is checked when it is used and is not part of its type: it changes in the hands of the
+//! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
+//! for each state would only move the check to a match.
+//!
 //! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `wc`
 //! (`Send` only), `qp`, `post`, `error` (getrlimit). None in: `caps`, `quirks`, `ring`, `route`, `qp_attr`, `group`.
 
@@ -42,6 +49,8 @@ mod device;
 mod error;
 mod event;
 mod group;
+#[doc = include_str!("../HAZARDS.md")]
+pub mod hazards {}
 mod memory;
 mod mr;
 mod pd;

@@ -71,8 +71,7 @@ impl QueuePair {
         check(ctx, send_cq, recv_cq, config)?;
         let serial = next_serial(&NEXT_SERIAL)?;
         let (send_cq, recv_cq) = (&send_cq.0, &recv_cq.0);
-        send_cq.reserve(config.send_depth)?;
-        recv_cq.reserve(config.recv_depth).inspect_err(|_| send_cq.unreserve(config.send_depth))?;
+        reserve(send_cq, recv_cq, config)?;
         let mut attr = init_attr(send_cq, recv_cq, config, serial);
         // SAFETY: PD and CQs are alive and of one context; the attributes are complete.
         let raw = unsafe { (ctx.0.verbs.create_qp)(pd.as_raw(), &mut attr) };
@@ -333,6 +332,15 @@ fn check(ctx: &Context, send_cq: &CqRef, recv_cq: &CqRef, config: &QpConfig) -> 
         }
     }
     Ok(())
+}
+
+/// Books both queues' completions: as one share where they meet, so that the message names the sum.
+fn reserve(send_cq: &Arc<CqInner>, recv_cq: &Arc<CqInner>, config: &QpConfig) -> Result<()> {
+    if Arc::ptr_eq(send_cq, recv_cq) {
+        return send_cq.reserve(config.send_depth.saturating_add(config.recv_depth));
+    }
+    send_cq.reserve(config.send_depth)?;
+    recv_cq.reserve(config.recv_depth).inspect_err(|_| send_cq.unreserve(config.send_depth))
 }
 
 fn init_attr(

@@ -241,3 +241,68 @@ fn a_queue_pair_of_another_queue_is_given_back() {
     drop(qp);
     r.fake.check();
 }
+
+/// One thread makes queue pairs, talks over them at once and hands them over late or never; another polls all along.
+#[test]
+fn handed_over_while_completions_come() {
+    const PAIRS: usize = 200;
+    let mut r = rig(16 * 64);
+    let (hand, take) = std::sync::mpsc::channel();
+    let (pd, cq, fake) = (r.pd.clone(), r.group.cq_ref(), r.fake);
+    fake.state().faults.flush_on_destroy = true;
+    let maker = std::thread::spawn(move || {
+        let mut made = 0;
+        while made < PAIRS {
+            let pair = pd
+                .create_qp(&cq, &cq, &config())
+                .and_then(|a| Ok((a, pd.create_qp(&cq, &cq, &config())?)));
+            let Ok((mut a, mut b)) = pair else {
+                // Booked out until the poller has seen the queue empty.
+                std::thread::yield_now();
+                continue;
+            };
+            fake.connect(a.qp_num(), b.qp_num());
+            a.mark_connected().unwrap();
+            b.mark_connected().unwrap();
+            for s in pd.slots(64, 2).unwrap() {
+                b.post_recv(s).unwrap();
+            }
+            a.post_inline(&[made as u8], SIG).unwrap();
+            fake.progress();
+            // Every third pair dies before it joins.
+            if made % 3 != 0 {
+                hand.send((a, b, made as u8)).unwrap();
+            }
+            made += 1;
+        }
+        fake
+    });
+    let (mut heard, mut expected) = (Vec::new(), Vec::new());
+    let mut poll = |group: &mut PollGroup| {
+        while let Some(c) = group.poll().unwrap() {
+            assert!(c.status.is_ok());
+            if let Some(slot) = &c.slot {
+                heard.push(slot[0]);
+                // Both are done with: destroyed while others talk.
+                assert_eq!(group.remove(c.key).unwrap().len(), 1);
+            } else {
+                group.remove(c.key).unwrap();
+            }
+        }
+    };
+    while let Ok((a, b, tag)) = take.recv_timeout(std::time::Duration::from_secs(20)) {
+        poll(&mut r.group);
+        adopt(&mut r.group, b);
+        poll(&mut r.group);
+        adopt(&mut r.group, a);
+        expected.push(tag);
+        poll(&mut r.group);
+    }
+    let fake = maker.join().unwrap();
+    poll(&mut r.group);
+    heard.sort();
+    expected.sort();
+    assert_eq!(heard, expected);
+    assert_eq!(r.group.keys().count(), 0);
+    fake.check();
+}
