@@ -14,6 +14,9 @@ use anyhow::{Context, Result, bail};
 
 use super::{Device, GuestFailed};
 
+/// How the names of the scripts' folders begin; the process id of xtask follows.
+const FOLDER: &str = "rdma-guest-";
+
 /// One command for a guest.
 pub(crate) struct Job {
     pub(crate) device: Device,
@@ -82,6 +85,7 @@ impl Job {
 
     /// Writes the folder that the scripts read: `job`, `env`, `command`, the scripts themselves, `extra` lines for `job`.
     pub(super) fn prepare(&self, extra: &str) -> Result<tempfile::TempDir> {
+        sweep();
         let dir = tempfile::Builder::new()
             .prefix("rdma-guest-")
             .tempdir()
@@ -137,6 +141,23 @@ impl Job {
             text.push(b'\n');
         }
         text
+    }
+}
+
+/// Removes the folders of runs whose xtask was killed.
+fn sweep() {
+    for path in
+        fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten().map(|entry| entry.path())
+    {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let owner = name
+            .strip_prefix(FOLDER)
+            .and_then(|rest| rest.split('-').next())
+            .and_then(|pid| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            // Another user's folder stays.
+            let _ = fs::remove_dir_all(&path);
+        }
     }
 }
 

@@ -44,6 +44,7 @@ said=$($make "$DEVICE" 2>&1) || give_up "the devices could not be made on this m
 . "$work/env"
 export PATH=$work/bin:$PATH:/usr/sbin:/usr/bin:/sbin:/bin
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+[ "$TWO_HOSTS" = 1 ] && export OMPI_MCA_plm_rsh_agent=on-host
 cd "$CWD" || give_up "the working folder $CWD is not there"
 if [ "$SHELL_MODE" = 1 ]; then
     bash

@@ -32,6 +32,7 @@ $make "$DEVICE" 2>/run/make.log || give_up "the devices could not be made: $(tr 
 . $here/env
 export PATH=/run/bin:$PATH:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp USER=root LOGNAME=root
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+[ "$TWO_HOSTS" = 1 ] && export OMPI_MCA_plm_rsh_agent=on-host
 mkdir -p /tmp && chmod 1777 /tmp
 cd "$CWD" || give_up "the working folder $CWD is not there"
 
