@@ -67,6 +67,8 @@ fn carrier(transport: Transport) -> Carrier {
         Transport::Roce => Carrier::Roce,
         Transport::Iwarp => Carrier::Iwarp,
         Transport::Other(raw) => Carrier::Other(raw as u8),
+        // A kind that rdma-safe learned later: it pairs with its like.
+        _ => Carrier::Other(0),
     }
 }
 
