@@ -4,10 +4,10 @@ pub(crate) mod mpi;
 mod proof;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::guest::{Device, Kind, Machine, Outcome, Sink};
 use crate::test::Count;
@@ -33,117 +33,127 @@ struct Rail {
     device: Device,
     /// The RDMA device in the guest.
     rdma: &'static str,
+    /// The BTLs that Open MPI may use.
+    btl: &'static str,
 }
 
 const RAILS: &[Rail] = &[
-    Rail { name: "siw (iWARP)", device: Device::Siw, rdma: "siw0" },
-    Rail { name: "rxe (RoCE)", device: Device::Rxe, rdma: "rxe0" },
+    Rail { name: "siw (iWARP)", device: Device::Siw, rdma: "siw0", btl: "self,verbs" },
+    Rail { name: "rxe (RoCE)", device: Device::Rxe, rdma: "rxe0", btl: "self,verbs" },
 ];
+/// What there is without the BTL.
+const TCP: Rail = Rail { name: "btl tcp", device: Device::None, rdma: "", btl: "self,tcp" };
 
 /// Everything from missing packages to the plot.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     deps::ensure(&[deps::Group::Build, deps::Group::Guest, deps::Group::Mpi])?;
     ui::say("building the BTL and the MPI programs");
     let programs = Programs::build()?;
-    ui::say(&format!(
-        "Open MPI {}, component and programs in {}",
-        programs.version,
-        programs.dir().display()
-    ));
+    let folder = programs.dir().display().to_string();
+    ui::say(&format!("Open MPI {}, component and programs in {folder}", programs.version));
     let machine = Machine::choose(args.guest, Device::Both)?;
-    let mut count = Count::default();
-    let mut report = Report::default();
+    let mut demo = Demo { programs, machine, count: Count::default(), report: Report::default() };
     for rail in RAILS {
-        step(
-            &mut count,
-            &format!("{}: ring of 4 ranks, 0 B to 4 MiB, every byte checked", rail.name),
-            || {
-                let outcome = run_program(&programs, &machine, rail, 4, "ring", "self,verbs")?;
-                proof::check(rail.device, &outcome.stdout)
-            },
-        )?;
-        step(
-            &mut count,
-            &format!("{}: allreduce of 4 ranks, every result checked", rail.name),
-            || {
-                run_program(&programs, &machine, rail, 4, "allreduce", "self,verbs")
-                    .map(|_| String::new())
-            },
-        )?;
-        step(
-            &mut count,
-            &format!("{}: ping-pong, 0 B to 4 MiB, every byte checked", rail.name),
-            || {
-                let outcome = run_program(&programs, &machine, rail, 2, "pingpong", "self,verbs")?;
-                report.add(Series::read(rail.name, &outcome.stdout)?);
-                Ok(String::new())
-            },
-        )?;
+        demo.show(rail)?;
     }
-    step(
-        &mut count,
-        "TCP, for comparison: the same ping-pong over Open MPI's own btl tcp",
-        || {
-            let rail = Rail { name: "btl tcp", device: Device::None, rdma: "none" };
-            let outcome = run_program(&programs, &machine, &rail, 2, "pingpong", "self,tcp")?;
-            report.add(Series::read(rail.name, &outcome.stdout)?);
-            Ok(String::new())
-        },
-    )?;
+    demo.step("btl tcp, for comparison: the same ping-pong over Open MPI's own TCP", |demo| {
+        demo.measure(&TCP)
+    })?;
     let dir = args.out.clone().unwrap_or_else(|| paths::target().join("demo"));
-    if !report.is_empty() {
-        println!("\n{}\n", report.table());
-        let written = report
-            .write(&dir)
-            .with_context(|| format!("cannot write the results to {}", dir.display()))?;
-        println!("{}", written.join("\n"));
-    }
-    for note in &count.notes {
-        println!("FAILED: {note}");
-    }
-    println!("demo: {} passed, {} failed", count.passed, count.failed);
-    Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    demo.tell(&dir)
 }
 
-/// One step of the demo, said before and after. What it returns is said too.
-fn step(count: &mut Count, what: &str, run: impl FnOnce() -> Result<String>) -> Result<()> {
-    ui::say(what);
-    match run() {
-        Ok(remark) => {
-            if !remark.is_empty() {
-                println!("{remark}");
+struct Demo {
+    programs: Programs,
+    machine: Machine,
+    count: Count,
+    report: Report,
+}
+
+impl Demo {
+    /// All that is shown on one device.
+    fn show(&mut self, rail: &'static Rail) -> Result<()> {
+        let name = rail.name;
+        let mut watched = None;
+        self.step(&format!("{name}: ring of 4 ranks, 0 B to 4 MiB, every byte checked"), |demo| {
+            watched = Some(demo.run_program(rail, 4, "ring", true)?.stdout);
+            Ok(String::new())
+        })?;
+        self.step(&format!("{name}: the ring's bytes went over the device"), |_| {
+            proof::check(rail.device, &watched.context("the ring did not end well")?)
+        })?;
+        self.step(&format!("{name}: allreduce of 4 ranks, every result checked"), |demo| {
+            demo.run_program(rail, 4, "allreduce", false).map(|_| String::new())
+        })?;
+        self.step(&format!("{name}: ping-pong, 0 B to 4 MiB, every byte checked"), |demo| {
+            demo.measure(rail)
+        })
+    }
+
+    fn measure(&mut self, rail: &Rail) -> Result<String> {
+        let outcome = self.run_program(rail, 2, "pingpong", false)?;
+        self.report.add(Series::read(rail.name, &outcome.stdout)?);
+        Ok(String::new())
+    }
+
+    /// One step, said before it is taken. What it returns is said too.
+    fn step(&mut self, what: &str, run: impl FnOnce(&mut Self) -> Result<String>) -> Result<()> {
+        ui::say(what);
+        match run(self) {
+            Ok(remark) => {
+                if !remark.is_empty() {
+                    ui::say(&format!("    {remark}"));
+                }
+                self.count.case(what, Ok(()));
             }
-            count.case(what, Ok(()));
+            Err(error) if exec::interrupted() => return Err(error),
+            Err(error) => {
+                ui::say(&format!("    FAILED: {error:#}"));
+                self.count.case(what, Err(format!("{error:#}")));
+            }
         }
-        Err(error) if exec::interrupted() => return Err(error),
-        Err(error) => {
-            ui::say(&format!("FAILED: {error:#}"));
-            count.case(what, Err(format!("{error:#}")));
-        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Runs one program to its line `OK`, with the probe around it.
-fn run_program(
-    programs: &Programs,
-    machine: &Machine,
-    rail: &Rail,
-    ranks: u32,
-    program: &str,
-    btl: &str,
-) -> Result<Outcome> {
-    let mut job = programs.job(rail.device, ranks, program, &[], btl)?;
-    programs.probe(&mut job, rail.rdma)?;
-    let outcome = machine.run(&job, Sink::Keep)?;
-    let ok = outcome.stdout.lines().any(|line| line.starts_with(&format!("OK {program}")));
-    if outcome.code == 0 && ok {
-        return Ok(outcome);
+    /// Runs one program to its line `OK`; with the probe around it if it is to be watched, which
+    /// takes time from it.
+    fn run_program(
+        &self,
+        rail: &Rail,
+        ranks: u32,
+        program: &str,
+        watched: bool,
+    ) -> Result<Outcome> {
+        let mut job = self.programs.job(rail.device, ranks, program, &[], rail.btl)?;
+        if watched {
+            self.programs.probe(&mut job, rail.rdma)?;
+        }
+        let outcome = self.machine.run(&job, Sink::Keep)?;
+        let ok = outcome.stdout.lines().any(|line| line.starts_with(&format!("OK {program}")));
+        if outcome.code == 0 && ok {
+            return Ok(outcome);
+        }
+        let how = match outcome.code {
+            124 => format!("did not end within {} s", job.limit.as_secs()),
+            0 => "ended without its line OK".to_owned(),
+            code => format!("ended with status {code}"),
+        };
+        bail!("{program} {how}; it said:\n{}\n{}", outcome.stdout.trim(), outcome.stderr.trim())
     }
-    let how = match outcome.code {
-        124 => format!("did not end within {} s", job.limit.as_secs()),
-        0 => "ended without its line OK".to_owned(),
-        code => format!("ended with status {code}"),
-    };
-    anyhow::bail!("{program} {how}; it said:\n{}\n{}", outcome.stdout.trim(), outcome.stderr.trim())
+
+    /// The figures and the result.
+    fn tell(&self, dir: &Path) -> Result<ExitCode> {
+        if !self.report.is_empty() {
+            println!("\n{}\n", self.report.table());
+            let written = self.report.write(dir);
+            let written = written
+                .with_context(|| format!("cannot write the results to {}", dir.display()))?;
+            println!("{}", written.join("\n"));
+        }
+        for note in &self.count.notes {
+            println!("FAILED: {}", note.lines().next().unwrap_or_default());
+        }
+        println!("demo: {} passed, {} failed", self.count.passed, self.count.failed);
+        Ok(if self.count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
 }

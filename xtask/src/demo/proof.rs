@@ -36,7 +36,7 @@ pub(super) fn check(device: Device, output: &str) -> Result<String> {
             bail!("{bytes} bytes need {need} packets of {mtu} bytes, and rxe0 counted {packets}");
         }
         return Ok(format!(
-            "    proof: {bytes} bytes sent by the ranks; rxe0 counted {packets} packets ({need} of {mtu} bytes needed); \
+            "proof: {bytes} bytes sent by the ranks; rxe0 counted {packets} packets ({need} of {mtu} bytes needed); \
              {qps} queue pairs"
         ));
     }
@@ -53,7 +53,7 @@ pub(super) fn check(device: Device, output: &str) -> Result<String> {
         bail!("the ranks sent {bytes} bytes, and lo carried {lo}");
     }
     Ok(format!(
-        "    proof: {bytes} bytes sent by the ranks; {tcp} bytes seen on {conns} TCP connections of siw0; {qps} queue pairs; \
+        "proof: {bytes} bytes sent by the ranks; {tcp} bytes seen on {conns} TCP connections of siw0; {qps} queue pairs; \
          lo carried {lo} bytes"
     ))
 }
