@@ -1,5 +1,7 @@
 //! What a device is and can do: transport, capability flags, loopback.
 
+#![forbid(unsafe_code)]
+
 use bitflags::bitflags;
 
 /// The wire protocol a device speaks, which decides the rules a connection has to follow.

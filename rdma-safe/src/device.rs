@@ -117,16 +117,24 @@ impl Device {
         // SAFETY: the device is alive.
         let raw = unsafe { ibv_open_device(self.raw.as_ptr()) };
         let Some(raw) = NonNull::new(raw) else {
-            let e = Error::last("ibv_open_device");
-            return Err(match e.kind() {
-                ErrorKind::PermissionDenied => e.with_hint(
-                    "no right to open /dev/infiniband/uverbs*; join the group that owns it (often `rdma`) or add a udev rule",
-                ),
-                _ => e,
-            });
+            return Err(self.explain_open(Error::last("ibv_open_device")));
         };
         // SAFETY: a fresh context of libibverbs, owned by nobody else.
         unsafe { Context::from_raw(raw.as_ptr(), &LIBIBVERBS) }
+    }
+
+    /// libibverbs says ENOSYS when it may not open the device's file, so its file is asked.
+    fn explain_open(&self, e: Error) -> Error {
+        // SAFETY: the device is alive, the name a NUL-terminated array inside it.
+        let node = unsafe { CStr::from_ptr(self.raw.as_ref().dev_name.as_ptr()) };
+        let path = format!("/dev/infiniband/{}", node.to_string_lossy());
+        let hint = match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
+            Err(denied) if denied.kind() == std::io::ErrorKind::PermissionDenied => format!(
+                "no right to open {path}; join the group that owns it (often `rdma`) or add a udev rule"
+            ),
+            _ => return e,
+        };
+        e.with_kind(ErrorKind::PermissionDenied).with_hint(hint)
     }
 
     /// MLX4/MLX5_SINGLE_THREADED make those providers drop their locks.

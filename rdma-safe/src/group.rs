@@ -5,6 +5,8 @@
 //! Those are parked, and delivered right after [`adopt`](PollGroup::adopt). Completions of queue pairs that are gone
 //! are dropped: their slots came back with the destruction.
 
+#![forbid(unsafe_code)]
+
 use crate::cq::{CompletionQueue, CqRef};
 use crate::error::{Error, ErrorKind, Result};
 use crate::post::{PostError, Why};

@@ -38,8 +38,8 @@
 //! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
 //! for each state would only move the check to a match.
 //!
-//! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `wc`
-//! (`Send` only), `qp`, `post`, `error` (getrlimit). None in: `caps`, `quirks`, `ring`, `route`, `qp_attr`, `group`.
+//! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `qp`,
+//! `post`, and `error` for getrlimit(2). The others forbid it.
 
 mod caps;
 mod channel;

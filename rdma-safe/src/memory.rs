@@ -61,7 +61,7 @@ unsafe impl StableBuffer for Pages {
 pub struct OwnedMemory(Box<dyn StableBuffer>);
 
 impl OwnedMemory {
-    /// `len` bytes of zeroed pages. Bytes; rounded up to nothing, the last page is simply not used up.
+    /// `len` bytes, zeroed, in pages that hold nothing else.
     ///
     /// # Errors
     /// The errno of mmap (ENOMEM), or EINVAL for length 0.

@@ -1,5 +1,7 @@
 //! How a queue pair is made and moved between states.
 
+#![forbid(unsafe_code)]
+
 use bitflags::bitflags;
 use rdma_sys::*;
 

@@ -3,6 +3,8 @@
 //! Sources: kernel and rdma-core sources, RFC 5040/5041/5044, Open MPI's device parameter file, and measurements on
 //! siw and rxe. A device that is not listed gets its transport's rules and [`LoopbackSupport::Unknown`] on iWARP.
 
+#![forbid(unsafe_code)]
+
 use crate::caps::{Caps, LoopbackSource, LoopbackSupport, Transport};
 
 /// Three-valued answer of a table row.
@@ -50,7 +52,8 @@ pub struct Quirk {
     pub transports: &'static [Transport],
     /// Send and receive requests share one ring.
     pub shared_work_queue: bool,
-    /// A connection from the device to its own address, when it speaks iWARP (or its only transport).
+    /// A connection from the device to its own address. [`Answer::Unknown`] on iWARP where nobody has tried it and the
+    /// driver's source only suggests it.
     pub loopback: Answer,
     /// RDMA reliable connections exist at all; without them nothing in this crate works.
     pub reliable_connections: bool,

@@ -1,10 +1,12 @@
-//! In-flight tables: who owns what while the device has it. No unsafe code here.
+//! In-flight tables: who owns what while the device has it.
 //!
 //! A request id is `[generation 6 | kind 2 | serial 40 | index 16]`: the serial names the queue pair and is never used
 //! again in this process, the index names the entry, and the generation (odd = in flight) tells this post from earlier
 //! ones. One comparison of the id on redeeming checks kind, queue pair, entry, generation and occupancy. `qp_num` is
 //! not used for anything: siw gives a dead queue pair's number to the next one at once, and the dead one's flush
 //! completions may arrive after that.
+
+#![forbid(unsafe_code)]
 
 use crate::slot::Slot;
 

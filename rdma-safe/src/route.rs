@@ -1,7 +1,9 @@
 //! From a queue pair's serial to its place in a group: open addressing on the serial itself.
 //!
 //! Serials are dense and issued in order, so nearly every look-up is one comparison; a std HashMap costs more than the
-//! rest of a poll. No unsafe code here.
+//! rest of a poll.
+
+#![forbid(unsafe_code)]
 
 #[derive(Clone, Copy)]
 struct Entry {

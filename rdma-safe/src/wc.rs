@@ -1,5 +1,7 @@
 //! Completions: linear values made only by polling.
 
+#![forbid(unsafe_code)]
+
 use crate::ring::{self, Kind};
 use crate::slot::Slot;
 use rdma_sys::*;
@@ -88,10 +90,9 @@ pub enum Op {
 #[repr(transparent)]
 pub struct Wc(pub(crate) ibv_wc);
 
-// SAFETY: plain numbers.
-unsafe impl Send for Wc {}
 static_assertions::assert_eq_size!(Wc, ibv_wc);
 static_assertions::assert_not_impl_any!(Wc: Copy, Clone);
+static_assertions::assert_impl_all!(Wc: Send);
 
 impl Wc {
     /// A spent completion, to fill the array given to `poll`.
