@@ -163,13 +163,14 @@ impl Report {
             .margin(12)
             .x_label_area_size(42)
             .y_label_area_size(64)
-            .build_cartesian_2d(xs.log_scale(), ys.log_scale())?;
+            .build_cartesian_2d(xs.log_scale().base(4.0), ys.log_scale())?;
         chart
             .configure_mesh()
             .x_desc("message size in bytes")
             .y_desc(unit)
             .light_line_style(RGBColor(235, 235, 235))
             .x_label_formatter(&|x| size(*x))
+            .y_label_formatter(&|y| format!("{y:.*}", usize::from(*y < 1.0) * 2))
             .draw()?;
         for (series, color) in self.series.iter().zip(COLORS.iter().cycle()) {
             let color = *color;
