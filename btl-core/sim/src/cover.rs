@@ -45,7 +45,7 @@ hits! {
     RejectUnknownLane = "reject: unknown lane", true;
     RejectLimits = "reject: limits", true;
     RejectClosing = "reject: closing", false;
-    RejectUnknownPeer = "reject: unknown peer", false;
+    RejectUnknownPeer = "reject: unknown peer", true;
     Refused = "a connect was refused", true;
     DialDeadline = "a dial ran into its deadline", true;
     Lost = "a connect request was lost", true;

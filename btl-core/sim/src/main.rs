@@ -33,6 +33,9 @@ struct Args {
     /// Break each rule in turn and print how soon it was noticed
     #[arg(long)]
     mutants: bool,
+    /// Do not stop at the first failure; list the seeds that failed
+    #[arg(long)]
+    keep_going: bool,
     /// Print every event (of one seed)
     #[arg(long)]
     trace: bool,
@@ -91,7 +94,7 @@ struct Sum {
     events: AtomicU64,
     messages: AtomicU64,
     cover: Mutex<Cover>,
-    failed: Mutex<Option<(Options, Outcome)>>,
+    failed: Mutex<Vec<(Options, Outcome)>>,
 }
 
 /// Runs many seeds on all CPUs.
@@ -110,8 +113,17 @@ fn sweep(args: &Args) -> bool {
     });
     bar.finish_and_clear();
     let failed = sum.failed.into_inner().unwrap_or_else(|e| e.into_inner());
-    if let Some((opt, out)) = failed {
-        report(&opt, &out);
+    if let Some((opt, out)) = failed.first() {
+        report(opt, out);
+        for (opt, out) in failed.iter().skip(1) {
+            if let Some(found) = out.violations.first() {
+                println!(
+                    "seed {} on {}: {:?} {}",
+                    opt.seed, opt.model, found.invariant, found.what
+                );
+            }
+        }
+        println!("{} runs failed of {total}", failed.len());
         return false;
     }
     let cover = sum.cover.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -153,9 +165,10 @@ fn worker(args: &Args, models: &[Model], first: u64, total: u64, sum: &Sum, bar:
         sum.events.fetch_add(out.events, Ordering::Relaxed);
         sum.messages.fetch_add(out.messages, Ordering::Relaxed);
         if !out.violations.is_empty() {
-            sum.stop.store(true, Ordering::Relaxed);
             let mut failed = sum.failed.lock().unwrap_or_else(|e| e.into_inner());
-            failed.get_or_insert((opt, out));
+            failed.push((opt, out));
+            let enough = !args.keep_going || failed.len() >= 100;
+            sum.stop.store(enough, Ordering::Relaxed);
         }
         bar.inc(1);
     }
@@ -219,7 +232,10 @@ fn mutant_line(mutant: &Mutant, caught: &Caught) -> String {
     let worst = caught.runs.iter().map(|n| n.map_or("escaped".to_owned(), |n| n.to_string()));
     let worst = worst.max_by_key(|s| (s.len(), s.clone())).unwrap_or_default();
     let median = caught.median().map_or("escaped".to_owned(), |n| n.to_string());
-    let blind = mutant.blind.map_or("-".to_owned(), |inv| format!("{inv:?}"));
+    let blind = match mutant.blind {
+        [] => "-".to_owned(),
+        blind => blind.iter().map(|inv| format!("{inv:?}")).collect::<Vec<_>>().join(" "),
+    };
     let (name, model, within) = (mutant.sabotage.name(), mutant.model, mutant.within);
     format!("| {name} | {model} | {blind} | {} | {median} ({worst}) | {within} |", by.join(", "))
 }

@@ -234,7 +234,9 @@ impl Net {
         let w = &self.wires[wire as usize];
         let qp = if initiator { w.dial_qp } else { w.accept_qp };
         let completed = qp.map_or(0, |qp| self.qps[qp as usize].last_cqe);
-        let delay = completed.saturating_sub(self.now);
+        // With TCP the end of the stream has arrived; otherwise a message of the CM is under way.
+        let travel = if self.opt.model.is_iwarp() { 0 } else { self.rng.delay(self.opt.cm.wire) };
+        let delay = completed.saturating_sub(self.now).max(travel);
         self.cover.hit(Hit::Gone);
         self.tell(wire, initiator, delay, Ev::CmGone { wire, initiator });
     }

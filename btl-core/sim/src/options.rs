@@ -182,9 +182,9 @@ pub struct Options {
     pub model: Model,
     /// The rule to break.
     pub sabotage: Option<Sabotage>,
-    /// Violations of this do not end the run, only what follows from them: shows what a device
+    /// Violations of these do not end the run, only what follows from them: shows what a device
     /// makes of a broken rule.
-    pub tolerate: Option<Invariant>,
+    pub tolerate: &'static [Invariant],
     /// Number of ranks.
     pub ranks: u32,
     /// Lanes; the depths of a rank may be smaller, see `depths`.
@@ -220,6 +220,8 @@ pub struct Options {
     pub fault: Fault,
     /// Accepts at a time.
     pub max_accepting: u32,
+    /// Lanes of ranks that were not announced.
+    pub max_unknown: u32,
     /// Limit of one dial.
     pub t_conn: Nanos,
 }
@@ -252,11 +254,14 @@ impl Options {
             // The give-up time is short in these runs, and the others must not run into it.
             cm.lose_request = 0;
         }
+        let one_sided = rng.chance(1, 6);
+        // Ranks that are never told of their peers must take everyone.
+        let max_unknown = if one_sided { 1024 } else { rng.pick(&[0, 1, 1024]) };
         Options {
             seed,
             model,
             sabotage,
-            tolerate: None,
+            tolerate: &[],
             ranks,
             lanes,
             depths,
@@ -269,11 +274,12 @@ impl Options {
             compute_for: rng.log_range(MS, 20 * SECOND),
             listen_at,
             remove_first: rng.chance(1, 3),
-            one_sided: rng.chance(1, 6),
+            one_sided,
             cm,
             dev: draw_device(rng),
             fault,
             max_accepting: rng.pick(&[1, 2, 256]),
+            max_unknown,
             t_conn: rng.log_range(2 * SECOND, 60 * SECOND),
         }
     }

@@ -410,6 +410,7 @@ fn config_for(me: u32, opt: &Options) -> Config {
         _ => 60 * SECOND,
     };
     config.max_accepting = opt.max_accepting;
+    config.max_unknown = opt.max_unknown;
     if let Some(sabotage) = opt.sabotage {
         config.sabotage = sabotage.switch();
     }

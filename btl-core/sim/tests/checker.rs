@@ -1,0 +1,148 @@
+//! The checker itself: traces made by hand that break one invariant each.
+use btl_sim::check::{Invariant, LaneChecker};
+
+const HELLO: u8 = 0x11;
+const ACK: u8 = 0x12;
+const DATA: u8 = 0x13;
+const BYE: u8 = 0x15;
+const STRAY: u8 = 0x1f;
+
+fn frame(kind: u8, credits: u16) -> [u8; 8] {
+    let [a, b] = credits.to_le_bytes();
+    [kind, 0, a, b, 0, 0, 0, 0]
+}
+
+/// The two ends of one lane: 0 dialled, 1 accepted; all receives are posted.
+fn lane(depth: u16) -> LaneChecker {
+    let mut check = LaneChecker::default();
+    for (qp, name) in ["initiator", "acceptor"].into_iter().enumerate() {
+        check.add(qp == 1, name.to_owned(), depth, 4);
+        (0..depth).for_each(|_| check.on_post_recv(qp as u32));
+    }
+    check
+}
+
+/// `from` sends, and the other end polls it.
+fn pass(check: &mut LaneChecker, from: u32, kind: u8, credits: u16) {
+    let bytes = frame(kind, credits);
+    check.on_post_send(from, &bytes);
+    check.on_polled(from, true, None);
+    check.on_polled(1 - from, false, Some(&bytes));
+}
+
+fn open(depth: u16) -> LaneChecker {
+    let mut check = lane(depth);
+    pass(&mut check, 0, HELLO, depth - 1);
+    check.on_post_recv(1);
+    pass(&mut check, 1, ACK, depth);
+    check.on_post_recv(0);
+    check
+}
+
+fn found(check: &LaneChecker) -> Vec<Invariant> {
+    check.violations().iter().map(|v| v.invariant).collect()
+}
+
+#[test]
+fn a_proper_start_is_clean() {
+    let mut check = open(4);
+    pass(&mut check, 0, DATA, 1);
+    check.on_post_recv(1);
+    let rest = (check.at_rest(0, 1), check.at_rest(1, 0));
+    assert_eq!(found(&check), []);
+    let (out, back) = (rest.0.expect("a sum"), rest.1.expect("a sum"));
+    assert_eq!((out.receives, out.usable, out.untold), (4, 3, 1));
+    assert_eq!((back.receives, back.usable, back.untold), (4, 4, 0));
+}
+
+#[test]
+fn an_acceptor_that_speaks_first_is_seen() {
+    let mut check = lane(4);
+    check.on_post_send(1, &frame(ACK, 0));
+    assert_eq!(found(&check), [Invariant::S1]);
+}
+
+#[test]
+fn data_before_hello_is_seen() {
+    let mut check = lane(4);
+    check.on_post_send(0, &frame(DATA, 0));
+    assert_eq!(found(&check), [Invariant::S1]);
+}
+
+#[test]
+fn a_credit_without_a_receive_is_seen() {
+    let mut check = lane(4);
+    check.on_post_send(0, &frame(HELLO, 4));
+    assert_eq!(found(&check), [Invariant::S2]);
+}
+
+#[test]
+fn a_send_without_a_credit_is_seen() {
+    let mut check = lane(4);
+    pass(&mut check, 0, HELLO, 3);
+    check.on_post_send(0, &frame(DATA, 0));
+    assert_eq!(found(&check), [Invariant::S2]);
+}
+
+/// Credits that came on another lane are none.
+#[test]
+fn a_stray_credit_does_not_count() {
+    let mut check = open(4);
+    check.add(false, "other initiator".to_owned(), 4, 4);
+    check.add(true, "other acceptor".to_owned(), 4, 4);
+    for qp in [2, 3] {
+        (0..4).for_each(|_| check.on_post_recv(qp));
+    }
+    check.on_post_send(2, &frame(HELLO, 0));
+    let stray = frame(STRAY, 3);
+    check.on_post_send(1, &stray);
+    check.on_polled(0, false, Some(&stray));
+    assert_eq!(found(&check), []);
+    check.on_post_send(2, &frame(DATA, 0));
+    assert_eq!(found(&check), [Invariant::S2]);
+}
+
+#[test]
+fn too_much_posted_work_is_seen() {
+    let mut check = lane(4);
+    check.on_post_recv(0);
+    assert_eq!(found(&check), [Invariant::S5]);
+    let mut check = open(8);
+    (0..5).for_each(|_| check.on_post_send(0, &frame(DATA, 0)));
+    assert_eq!(found(&check), [Invariant::S5]);
+}
+
+#[test]
+fn lost_credits_are_seen_at_rest() {
+    let mut check = open(4);
+    // Two messages whose receives are posted again and never told.
+    for _ in 0..2 {
+        pass(&mut check, 0, DATA, 0);
+        check.on_post_recv(1);
+    }
+    check.at_rest(0, 1);
+    assert_eq!(found(&check), [Invariant::S4]);
+}
+
+#[test]
+fn a_lost_message_and_a_lost_receive_are_seen_at_rest() {
+    let mut check = open(4);
+    check.on_post_send(0, &frame(DATA, 1));
+    check.at_rest(0, 1);
+    assert_eq!(found(&check), [Invariant::S4]);
+    let mut check = open(4);
+    pass(&mut check, 0, DATA, 1);
+    check.at_rest(0, 1);
+    assert_eq!(found(&check), [Invariant::S4]);
+}
+
+#[test]
+fn a_message_after_bye_and_a_broken_header_are_seen() {
+    let mut check = open(4);
+    pass(&mut check, 0, BYE, 1);
+    check.on_post_send(0, &frame(DATA, 0));
+    assert_eq!(found(&check), [Invariant::S8]);
+    let mut check = lane(4);
+    check.on_post_send(0, &[HELLO; 3]);
+    assert_eq!(found(&check), [Invariant::S8]);
+}
