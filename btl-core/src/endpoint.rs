@@ -12,6 +12,8 @@ pub(crate) struct Endpoint {
     pub(crate) id: PeerId,
     pub(crate) name: ProcName,
     pub(crate) state: State,
+    /// Whether an address of it is known: it was added, and did not just connect.
+    pub(crate) announced: bool,
     /// Whether `PeerConnected` was reported.
     pub(crate) connected: bool,
     pub(crate) classes: Box<[Class]>,
@@ -45,7 +47,7 @@ pub(crate) enum Link {
 impl Endpoint {
     pub(crate) fn new(id: PeerId, name: ProcName, lanes: usize) -> Endpoint {
         let classes = (0..lanes).map(|_| Class::default()).collect();
-        Endpoint { id, name, state: State::Open, connected: false, classes }
+        Endpoint { id, name, state: State::Open, announced: false, connected: false, classes }
     }
 
     pub(crate) fn is_closing(&self) -> bool {

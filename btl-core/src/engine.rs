@@ -6,7 +6,7 @@ mod receive;
 mod sabotage;
 
 use crate::config::Config;
-use crate::endpoint::{Endpoint, Link, State};
+use crate::endpoint::{Class, Endpoint, Link, State};
 use crate::error::{AllocError, Error, PeerFault, SendError, SendErrorKind};
 use crate::frag::{Frag, Table};
 use crate::lane::Refusal;
@@ -73,6 +73,12 @@ impl<S: Deref<Target = [u8]>> Deref for RecvBuf<S> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.slot.get(HEADER..HEADER + self.len).unwrap_or(&[])
+    }
+}
+
+impl<S: DerefMut<Target = [u8]>> DerefMut for RecvBuf<S> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.slot.get_mut(HEADER..HEADER + self.len).unwrap_or(&mut [])
     }
 }
 
@@ -163,6 +169,14 @@ pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
 /// A lane, its peer, and what is needed to post.
 type Parts<'a, P> = (&'a mut Lane<<P as Port>::Slot>, &'a mut Endpoint, &'a mut Io<P>);
 
+/// Where [`Engine::post`] put a message.
+enum Placed {
+    /// The device has it.
+    Posted,
+    /// It is in the table, with its slot, and on no list.
+    Waits { i: u32, class: u8 },
+}
+
 struct LaneEntry<S> {
     generation: u32,
     lane: Option<Lane<S>>,
@@ -247,6 +261,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let peer = self.peer_named(name)?;
         self.known_now(peer);
         self.cm.request(CmRequest::Announce { name, addrs: addrs.to_vec() });
+        self.connect_waiting(peer.index);
         Ok(peer)
     }
 
@@ -297,6 +312,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     ///
     /// # Errors
     /// [`SendError`]: not taken; the buffer comes back.
+    #[inline]
     pub fn send(
         &mut self,
         peer: PeerId,
@@ -304,54 +320,98 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         buf: SendBuf<P::Slot>,
         cookie: u64,
     ) -> Result<Sent, SendError<SendBuf<P::Slot>>> {
-        let entry = self.peers.get_mut(peer.index()).filter(|p| p.generation == peer.generation);
-        let Some(endpoint) = entry.and_then(|entry| entry.endpoint.as_mut()) else {
-            return Err(SendError { kind: SendErrorKind::Closing, buf });
-        };
-        match &endpoint.state {
-            State::Open => {}
-            State::Closing(_) => return Err(SendError { kind: SendErrorKind::Closing, buf }),
-            State::Failed(fault) => {
-                return Err(SendError { kind: SendErrorKind::Failed(fault.clone()), buf });
+        match self.post(peer, tag, buf, cookie)? {
+            Placed::Posted => Ok(Sent::Posted),
+            Placed::Waits { i, class } => {
+                let Some(c) = self.class_mut(peer, class) else { return Ok(Sent::Queued) };
+                let mut pending = std::mem::take(&mut c.pending);
+                self.io.frags.push(&mut pending, i);
+                if let Some(c) = self.class_mut(peer, class) {
+                    c.pending = pending;
+                }
+                self.io.queued += 1;
+                self.connect(peer.index, class);
+                Ok(Sent::Queued)
             }
         }
+    }
+
+    /// Sends a message if the device can have it at once; never queues. The connection is made if
+    /// there is none, so that a later try finds it.
+    ///
+    /// # Errors
+    /// [`SendErrorKind::WouldQueue`] where [`send`](Engine::send) would queue; else as there.
+    pub fn try_send(
+        &mut self,
+        peer: PeerId,
+        tag: u8,
+        buf: SendBuf<P::Slot>,
+        cookie: u64,
+    ) -> Result<(), SendError<SendBuf<P::Slot>>> {
+        let (len, max) = (buf.len, buf.max);
+        let Placed::Waits { i, class } = self.post(peer, tag, buf, cookie)? else { return Ok(()) };
+        self.connect(peer.index, class);
+        match self.io.frags.remove(i).and_then(|frag| frag.slot) {
+            Some(slot) => {
+                let buf = SendBuf { slot, class, len, max };
+                Err(SendError { kind: SendErrorKind::WouldQueue, buf })
+            }
+            // Not reachable: what waits has its slot.
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a message to the device, if that is possible at once.
+    #[inline]
+    fn post(
+        &mut self,
+        peer: PeerId,
+        tag: u8,
+        buf: SendBuf<P::Slot>,
+        cookie: u64,
+    ) -> Result<Placed, SendError<SendBuf<P::Slot>>> {
+        let entry = self.peers.get_mut(peer.index()).filter(|p| p.generation == peer.generation);
+        let endpoint = entry.and_then(|entry| entry.endpoint.as_mut());
+        let kind = match endpoint.as_ref().map(|endpoint| &endpoint.state) {
+            Some(State::Open) => SendErrorKind::Busy,
+            Some(State::Failed(fault)) => SendErrorKind::Failed(fault.clone()),
+            Some(State::Closing(_)) | None => SendErrorKind::Closing,
+        };
         let SendBuf { slot, class: c, len, max } = buf;
-        let Some(class) = endpoint.classes.get_mut(usize::from(c)) else {
-            let buf = SendBuf { slot, class: c, len, max };
-            return Err(SendError { kind: SendErrorKind::Closing, buf });
+        let class = endpoint.and_then(|endpoint| endpoint.classes.get_mut(usize::from(c)));
+        let (Some(class), SendErrorKind::Busy) = (class, &kind) else {
+            return Err(SendError { kind, buf: SendBuf { slot, class: c, len, max } });
         };
         let frag = Frag { slot: Some(slot), addr: 0, cookie, len, tag, class: c };
         let i = match self.io.frags.insert(frag) {
             Ok(i) => i,
             Err(Frag { slot: Some(slot), .. }) => {
-                let buf = SendBuf { slot, class: c, len, max };
-                return Err(SendError { kind: SendErrorKind::Busy, buf });
+                return Err(SendError { kind, buf: SendBuf { slot, class: c, len, max } });
             }
             // Not reachable: the slot was put in above.
-            Err(Frag { slot: None, .. }) => return Ok(Sent::Queued),
+            Err(Frag { slot: None, .. }) => return Ok(Placed::Posted),
         };
-        let stalls = &mut self.io.stats.stalls;
-        match class.link {
-            Link::Up(_) if !class.pending.is_empty() => stalls.behind += 1,
-            Link::Up(id) => {
-                if let Some(lane) = self.lanes.get_mut(id.index()).and_then(|l| l.lane.as_mut()) {
-                    match self.io.post_data(lane, i) {
-                        Ok(()) => {
-                            self.io.frags.push(&mut lane.inflight, i);
-                            return Ok(Sent::Posted);
-                        }
-                        Err(why) => self.io.stats.stalls.count(&why),
-                    }
-                }
+        let waits = Ok(Placed::Waits { i, class: c });
+        let Link::Up(id) = class.link else {
+            self.io.stats.stalls.connect += 1;
+            return waits;
+        };
+        if !class.pending.is_empty() {
+            self.io.stats.stalls.behind += 1;
+            return waits;
+        }
+        let lane = self.lanes.get_mut(id.index()).and_then(|entry| entry.lane.as_mut());
+        let Some(lane) = lane else { return waits };
+        match self.io.post_data(lane, i) {
+            Ok(()) => {
+                self.io.frags.push(&mut lane.inflight, i);
+                Ok(Placed::Posted)
             }
-            Link::Idle | Link::Connecting => stalls.connect += 1,
+            Err(why) => {
+                self.io.stats.stalls.count(&why);
+                waits
+            }
         }
-        self.io.frags.push(&mut class.pending, i);
-        self.io.queued += 1;
-        if class.link == Link::Idle {
-            self.connect(peer.index, c);
-        }
-        Ok(Sent::Queued)
     }
 
     /// The next event. `now`: the caller's monotonic clock in nanoseconds, may be coarse.
@@ -471,6 +531,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let lane = entry.lane.as_mut()?;
         let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
         Some((lane, endpoint, &mut self.io))
+    }
+
+    fn class_mut(&mut self, peer: PeerId, class: u8) -> Option<&mut Class> {
+        self.endpoint_mut(peer)?.classes.get_mut(usize::from(class))
     }
 
     fn endpoint_mut(&mut self, peer: PeerId) -> Option<&mut Endpoint> {

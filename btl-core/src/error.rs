@@ -287,6 +287,9 @@ pub enum SendErrorKind {
     /// The peer was removed, or the engine is closing.
     #[error("the peer was removed or the engine is closing")]
     Closing,
+    /// It cannot leave at once ([`Engine::try_send`](crate::Engine::try_send) only).
+    #[error("the message cannot leave at once")]
+    WouldQueue,
     /// All entries of the message table are in use: poll, then try again.
     #[error("too many messages are under way; poll and try again")]
     Busy,

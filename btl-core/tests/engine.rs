@@ -1,7 +1,7 @@
 //! Whole engines over an in-memory fabric.
 #![allow(missing_docs)]
 mod common;
-use btl_core::error::{FaultKind, ProtocolFault};
+use btl_core::error::{FaultKind, ProtocolFault, SendErrorKind};
 use btl_core::{Event, SECOND};
 use common::*;
 
@@ -709,4 +709,65 @@ fn one_place_of_the_send_queue_is_kept_for_credits() {
     }
     assert!(got > 8, "{got}");
     assert!(all[1].stats().credit_only_sent > 0);
+}
+
+#[test]
+fn the_answer_to_the_hello_goes_first_even_if_the_device_refuses_it() {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    all[0].poll(0);
+    all[1].poll(0);
+    // Side 0 reads the accept and posts its Hello; side 1 cannot post its answer.
+    all[0].poll(0);
+    net.borrow_mut().refuse = 1000;
+    while all[1].poll(0).is_some() {}
+    net.borrow_mut().refuse = 0;
+    assert!(send(&mut all[1], 0, &[2; 8], 0));
+    let events = drain(&net, &mut all);
+    assert!(
+        events.iter().flatten().all(|e| matches!(e, Event::PeerConnected { .. })),
+        "{events:?}"
+    );
+    assert_eq!(all[0].stats().messages_received, 1);
+}
+
+#[test]
+fn try_send_never_queues() {
+    let (net, mut all) = engines(2);
+    let peer = all[0].add_peer(name(1), &[addr(1)]).unwrap();
+    let try_send = |engine: &mut Eng| {
+        let buf = engine.alloc(8).unwrap();
+        let refused = engine.try_send(peer, 0, buf, 0).err()?;
+        assert_eq!(refused.buf.len(), 8);
+        engine.free(refused.buf);
+        Some(refused.kind)
+    };
+    assert_eq!(try_send(&mut all[0]), Some(SendErrorKind::WouldQueue));
+    assert_eq!(all[0].port().pooled(0), 64);
+    drain(&net, &mut all);
+    // The refusal made the connection.
+    for _ in 0..5 {
+        assert_eq!(try_send(&mut all[0]), None);
+    }
+    assert_eq!(try_send(&mut all[0]), Some(SendErrorKind::WouldQueue));
+    drain(&net, &mut all);
+    assert_eq!(all[1].stats().messages_received, 5);
+    assert!(!all[0].busy());
+    all[0].remove_peer(peer);
+    assert_eq!(try_send(&mut all[0]), Some(SendErrorKind::Closing));
+}
+
+#[test]
+fn a_message_to_a_stranger_waits_until_its_address_is_known() {
+    let net = net(2);
+    let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, config(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    let events = settle(&net, &mut all);
+    let Event::NewPeer { peer, .. } = events[1][0] else { panic!("{events:?}") };
+    let buf = all[1].alloc(900).unwrap();
+    all[1].send(peer, 0, buf, 0).unwrap();
+    assert!(settle(&net, &mut all).iter().all(|events| events.is_empty()));
+    all[1].add_peer(name(0), &[addr(0)]).unwrap();
+    drain(&net, &mut all);
+    assert_eq!(all[0].stats().messages_received, 1);
 }

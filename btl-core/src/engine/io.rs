@@ -124,6 +124,10 @@ impl<P: Port> Io<P> {
         if lane.dead.is_some() || lane.bye.posted {
             return Err(Wait::Dead);
         }
+        if lane.ack_due {
+            // Nothing goes before the answer to the Hello.
+            return Err(Wait::Rule(Refusal::Gate));
+        }
         let Some(frag) = self.frags.get_mut(i) else { return Err(Wait::Dead) };
         let Some(slot) = frag.slot.take() else { return Err(Wait::Dead) };
         frag.addr = slot.as_ptr().addr();

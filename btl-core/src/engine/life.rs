@@ -43,6 +43,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if endpoint.is_closing() {
             endpoint.state = State::Open;
         }
+        endpoint.announced = true;
         for id in lanes_of(endpoint).into_iter().flatten() {
             if let Some((lane, ..)) = self.parts(id) {
                 lane.first_by = None;
@@ -60,8 +61,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let zero_up = endpoint.classes.first().is_some_and(|c| matches!(c.link, Link::Up(_)));
         let class = if zero_up { class } else { 0 };
         let name = endpoint.name;
+        // Nobody knows where to dial yet, but the peer is there: it is added later, or it dials.
+        let wait = !endpoint.announced && !endpoint.has_no_lane();
         let Some(wanted) = endpoint.classes.get_mut(usize::from(class)) else { return };
-        if wanted.link == Link::Idle {
+        if wanted.link == Link::Idle && !wait {
             wanted.link = Link::Connecting;
             self.connecting += 1;
             self.cm.request(CmRequest::Connect { name, class });
@@ -69,7 +72,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     /// The same for every class of a peer on which messages wait.
-    fn connect_waiting(&mut self, index: u32) {
+    pub(super) fn connect_waiting(&mut self, index: u32) {
         let Some(endpoint) = self.endpoint_at(index) else { return };
         let n = endpoint.classes.len() as u8;
         for class in 0..n {
