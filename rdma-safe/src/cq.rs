@@ -2,8 +2,8 @@
 //!
 //! A completion queue that overflows loses completions, and a lost completion is a lost buffer; after that the queue is
 //! unusable (ibv_create_cq(3)). So every queue pair books the sum of its depths when it is made, unsignalled sends
-//! included (they complete when they fail). Its share comes back only after it is destroyed **and** a later poll has
-//! found the queue empty: siw adds a destroyed queue pair's flush completions during the destroy. The device's own idea
+//! included (they complete when they fail). What it had in flight when it was destroyed comes back only after a later
+//! poll has found the queue empty: siw adds a destroyed queue pair's flush completions during the destroy. The device's own idea
 //! of the depth is not used: siw rounds its rings up and reports the number asked for.
 
 use crate::channel::{ChannelInner, CompletionChannel, wait_readable};
@@ -116,11 +116,16 @@ impl CqInner {
         self.book().live.insert(serial);
     }
 
-    /// The queue pair is destroyed; its share returns once the queue has been seen empty.
-    pub(crate) fn bury(&self, serial: u64, share: u32) {
-        self.book().live.remove(&serial);
+    /// The queue pair is destroyed. Of its share the part of the requests that were `pending` returns once the queue has
+    /// been seen empty; the rest cannot complete any more and returns at once.
+    pub(crate) fn bury(&self, serial: u64, share: u32, pending: u32) {
+        let pending = pending.min(share);
+        let mut book = self.book();
+        book.live.remove(&serial);
+        book.booked = book.booked.saturating_sub(share - pending);
+        drop(book);
         // Release: whoever acquires this count also sees that the destroy has happened.
-        self.buried.fetch_add(share, Ordering::Release);
+        self.buried.fetch_add(pending, Ordering::Release);
     }
 
     pub(crate) fn depth(&self) -> u32 {

@@ -134,7 +134,7 @@ impl Device {
             ),
             _ => return e,
         };
-        e.with_kind(ErrorKind::PermissionDenied).with_hint(hint)
+        Error::os(e.op(), libc::EACCES).with_hint(hint)
     }
 
     /// MLX4/MLX5_SINGLE_THREADED make those providers drop their locks.

@@ -252,8 +252,8 @@ impl QueuePair {
         // SAFETY: the QP is alive; it is not used again after this, whatever the outcome.
         let rc = unsafe { (self.pd.ctx.0.verbs.destroy_qp)(self.raw.as_ptr()) };
         Error::check("ibv_destroy_qp", rc)?;
-        self.send_cq.bury(self.serial, self.config.send_depth);
-        self.recv_cq.bury(self.serial, self.config.recv_depth);
+        self.send_cq.bury(self.serial, self.config.send_depth, self.sends.used());
+        self.recv_cq.bury(self.serial, self.config.recv_depth, self.recvs.used());
         Ok(())
     }
 
