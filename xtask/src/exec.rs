@@ -1,12 +1,11 @@
 //! Running programs: every wait has a limit, and an interrupt ends what runs.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -126,15 +125,57 @@ pub(crate) struct Captured {
 pub(crate) fn capture(command: &mut Command, limit: Duration) -> Result<Captured> {
     let mut child =
         spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (out, err) = (thread::spawn(|| slurp(out)), thread::spawn(|| slurp(err)));
+    let out = child.stdout.take().map(|out| Drain::start(out, None::<std::io::Sink>));
+    let err = child.stderr.take().map(|err| Drain::start(err, None::<std::io::Sink>));
     let code = wait(&mut child, limit)?.code();
-    // The group is gone or has closed its ends, so both threads end; if one panicked, its output is lost.
-    Ok(Captured {
-        code,
-        stdout: out.join().unwrap_or_default(),
-        stderr: err.join().unwrap_or_default(),
-    })
+    let text = |drain: Option<Drain>| {
+        String::from_utf8_lossy(&drain.map(Drain::finish).unwrap_or_default()).into_owned()
+    };
+    Ok(Captured { code, stdout: text(out), stderr: text(err) })
+}
+
+/// Reads a pipe to its end on a thread, and keeps or passes on what comes.
+pub(crate) struct Drain {
+    kept: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<()>,
+}
+
+/// A pipe ends when the last process that has it ends, which may be a daemon that the child left behind.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+impl Drain {
+    /// Begins; what comes goes to `to`, if given, else it is kept.
+    pub(crate) fn start(
+        mut from: impl Read + Send + 'static,
+        mut to: Option<impl Write + Send + 'static>,
+    ) -> Self {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let store = Arc::clone(&kept);
+        let thread = thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(n @ 1..) = from.read(&mut buffer) {
+                match &mut to {
+                    // A reader that went away is no reason to stop the command.
+                    Some(to) => drop(to.write_all(&buffer[..n]).and_then(|()| to.flush())),
+                    None => lock(&store).extend_from_slice(&buffer[..n]),
+                }
+            }
+        });
+        Self { kept, thread }
+    }
+
+    /// What was kept. Called when the child has ended: waits for the end of the pipe, but not for ever.
+    pub(crate) fn finish(self) -> Vec<u8> {
+        let start = Instant::now();
+        while !self.thread.is_finished() && start.elapsed() < DRAIN_LIMIT {
+            thread::sleep(POLL);
+        }
+        std::mem::take(&mut lock(&self.kept))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Runs `command` and returns what it printed on stdout.
@@ -175,11 +216,26 @@ pub(crate) fn line(command: &Command) -> String {
     line
 }
 
-fn slurp(from: Option<impl Read>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(mut from) = from {
-        // A read error ends the output like an end of file: what there was is kept.
-        let _ = from.read_to_end(&mut bytes);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_takes_too_long_is_ended_with_its_children() {
+        let start = Instant::now();
+        let mut sleeper = Command::new("sh");
+        sleeper.args(["-c", "echo begun; sleep 60 & wait"]);
+        let got = capture(&mut sleeper, Duration::from_millis(300)).expect("sh runs");
+        assert_eq!((got.code, got.stdout.as_str()), (124, "begun\n"));
+        assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+
+    #[test]
+    fn an_error_tells_the_command_and_what_it_said() {
+        let mut failing = Command::new("sh");
+        failing.args(["-c", "echo why >&2; exit 3"]);
+        let error =
+            output(&mut failing, Duration::from_secs(10)).expect_err("it fails").to_string();
+        assert!(error.contains("exit status: 3") && error.contains("why"), "{error}");
+    }
 }

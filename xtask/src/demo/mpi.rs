@@ -99,18 +99,30 @@ impl Programs {
         Ok(job)
     }
 
-    /// Makes a job run under `probe.sh`, which watches RDMA device `name` meanwhile.
+    /// Makes a job run under `probe.sh`, which watches RDMA device `name` meanwhile, every
+    /// `interval` seconds ("0": only before and after).
     ///
     /// # Errors
     /// The script cannot be written.
-    pub(crate) fn probe(&self, job: &mut Job, name: &str) -> Result<()> {
+    pub(crate) fn probe(&self, job: &mut Job, name: &str, interval: &str) -> Result<()> {
         let script = self.dir.join("probe.sh");
         fs::write(&script, include_str!("probe.sh"))
             .with_context(|| format!("cannot write {}", script.display()))?;
-        let mut command: Vec<OsString> = vec!["bash".into(), script.into(), name.into()];
+        let mut command: Vec<OsString> =
+            vec!["bash".into(), script.into(), name.into(), interval.into()];
         command.append(&mut job.command);
         job.command = command;
         Ok(())
+    }
+
+    /// Makes a job run on two hosts, half of the ranks on each.
+    pub(crate) fn across(&self, job: &mut Job, ranks: u32) {
+        let half = ranks / 2;
+        let hosts = format!("hosta:{},hostb:{half}", ranks - half);
+        let place =
+            ["-H", &hosts, "--mca", "oob_tcp_if_include", "10.9.0.0/24"].map(OsString::from);
+        job.command.splice(1..1, place);
+        job.two_hosts = true;
     }
 
     /// The folder with the component and the programs.

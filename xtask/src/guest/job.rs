@@ -2,17 +2,18 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::{Device, GuestFailed};
+use crate::exec::Drain;
 
 /// How the names of the scripts' folders begin; the process id of xtask follows.
 const FOLDER: &str = "rdma-guest-";
@@ -213,39 +214,24 @@ pub(super) fn writable_folder(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Carries a child's stdout and stderr where `sink` says, until the child closes them.
-pub(super) struct Pumps(Option<[JoinHandle<Vec<u8>>; 2]>);
+/// Carries a child's stdout and stderr where a sink says, until the child closes them.
+pub(super) struct Pumps(Option<[Drain; 2]>);
 
 impl Pumps {
     pub(super) fn start(child: &mut Child, sink: Sink) -> Self {
         let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
             return Self(None);
         };
-        let out = thread::spawn(move || pump(out, (sink == Sink::Pass).then(io::stdout)));
-        let err = thread::spawn(move || pump(err, (sink == Sink::Pass).then(io::stderr)));
-        Self(Some([out, err]))
+        let pass = sink == Sink::Pass;
+        let out = Drain::start(out, pass.then(io::stdout));
+        Self(Some([out, Drain::start(err, pass.then(io::stderr))]))
     }
 
-    /// What was kept of stdout and stderr; waits until both are closed.
+    /// What was kept of stdout and stderr.
     pub(super) fn finish(self) -> [String; 2] {
-        let text = |pump: JoinHandle<Vec<u8>>| {
-            String::from_utf8_lossy(&pump.join().unwrap_or_default()).into_owned()
-        };
+        let text = |drain: Drain| String::from_utf8_lossy(&drain.finish()).into_owned();
         self.0.map_or_else(Default::default, |pumps| pumps.map(text))
     }
-}
-
-fn pump(mut from: impl Read, mut to: Option<impl Write>) -> Vec<u8> {
-    let mut kept = Vec::new();
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(n @ 1..) = from.read(&mut buffer) {
-        match &mut to {
-            // A reader that went away is no reason to stop the command.
-            Some(to) => drop(to.write_all(&buffer[..n]).and_then(|()| to.flush())),
-            None => kept.extend_from_slice(&buffer[..n]),
-        }
-    }
-    kept
 }
 
 /// Reads what the scripts left: the exit status, else why there is none.

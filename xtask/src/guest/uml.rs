@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::job::{self, Job, Outcome, Pumps, Sink};
 use super::kernel::Kernel;
@@ -60,15 +61,18 @@ pub(super) fn run(kernel: &Kernel, job: &Job, sink: Sink) -> Result<Outcome> {
     Ok(Outcome { code, stdout, stderr, klog: log })
 }
 
-/// The guest's memory is a file, best in memory itself: /dev/shm, unless that is too small (containers) for it.
+/// The guest's memory is a file, best in memory itself: /dev/shm, unless that is too small for it or
+/// refuses code (containers).
 fn place_memory(command: &mut Command, mem_mib: u32) -> Result<()> {
     let need = u64::from(mem_mib) << 20;
-    let room =
-        rustix::fs::statvfs("/dev/shm").map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
     for name in ["TMPDIR", "TMP", "TEMP"] {
         command.env_remove(name);
     }
-    if room < need {
+    let fits = statvfs("/dev/shm").is_ok_and(|fs| {
+        fs.f_bavail.saturating_mul(fs.f_frsize) >= need
+            && !fs.f_flag.contains(StatVfsMountFlags::NOEXEC)
+    });
+    if !fits {
         command.env("TMPDIR", paths::cache()?);
     }
     Ok(())

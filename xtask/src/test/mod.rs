@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) use count::Count;
 
-use crate::guest::{Device, Kind, Machine};
+use crate::guest::{Device, Job, Kind, Machine, Outcome, Sink};
 use crate::{exec, paths, ui};
 
 /// `cargo xtask test …`.
@@ -55,8 +55,17 @@ impl Bench {
         self.machine.as_ref().context("no machine")
     }
 
+    /// Runs a job in the guest and keeps what it and the kernel said under `name`.
+    pub(crate) fn in_guest(&mut self, name: &str, job: &Job) -> Result<Outcome> {
+        let outcome = self.machine()?.run(job, Sink::Keep)?;
+        let (out, err, klog) = (&outcome.stdout, &outcome.stderr, &outcome.klog);
+        self.log(name, &format!("{out}\n{err}\n--- the kernel's log ---\n{klog}"));
+        Ok(outcome)
+    }
+
     /// Keeps a program's output as `target/xtask-test/PART-NAME.log`, for whoever looks into a failure.
     pub(crate) fn log(&self, name: &str, text: &str) {
+        let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_");
         let file = self.logs.join(format!("{}-{name}.log", self.part));
         if let Err(error) = fs::write(&file, text) {
             ui::say(&format!("cannot write {}: {error}", file.display()));

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::parts::{KERNEL_TROUBLE, clean};
+use super::parts::{KERNEL_TROUBLE, clean, test_device};
 use super::{Bench, Count};
 use crate::demo::mpi::Programs;
-use crate::guest::{Device, Sink};
+use crate::guest::{Device, Outcome};
 
 /// One run of a program.
 struct Case {
     program: &'static str,
     args: &'static [&'static str],
     ranks: u32,
+    /// In seconds.
     limit: u64,
 }
 
@@ -25,42 +26,63 @@ const CASES: &[Case] = &[
     Case { program: "compute", args: &["--seconds", "20"], ranks: 2, limit: 120 },
 ];
 
-/// What a connection that broke leaves in siw's log, besides what is trouble anyway.
+/// Of two hosts joined by a cable: what differs is the path, not the program.
+const ACROSS: &[Case] = &[
+    Case { program: "ring", args: &[], ranks: 4, limit: 180 },
+    Case { program: "stress", args: &[], ranks: 2, limit: 300 },
+];
+
+/// What a connection that broke leaves in the log, besides what is trouble anyway.
 const BROKEN: &[&str] = &["TERMINATE", "terminate"];
 
-/// Builds the BTL and the programs, and runs each of them on `device`.
+/// Builds the BTL and the programs, and runs each of them on `device`: in one host and across two.
 pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
     let programs = Programs::build()?;
     let mut count = Count::default();
-    for case in CASES {
+    for (across, case) in
+        CASES.iter().map(|case| (false, case)).chain(ACROSS.iter().map(|case| (true, case)))
+    {
         let mut job = programs.job(device, case.ranks, case.program, case.args, "self,verbs")?;
         job.limit = Duration::from_secs(case.limit);
-        let outcome = bench.machine()?.run(&job, Sink::Keep)?;
-        let log =
-            format!("{}\n{}\n--- kernel log ---\n{}", outcome.stdout, outcome.stderr, outcome.klog);
-        bench.log(case.program, &log);
-        let name = format!("{} on {}", case.program, device.name());
-        let result = match outcome.code {
-            0 if outcome.stdout.contains(&format!("OK {}", case.program)) => Ok(()),
-            0 => Err("ended without its line OK".to_owned()),
-            124 => Err(format!("did not end within {} s", case.limit)),
-            code => Err(format!("ended with status {code}: {}", last_line(&outcome.stderr))),
-        };
-        count.case(&name, result);
-        count.case(
-            &name,
-            clean(&outcome.klog, KERNEL_TROUBLE).and_then(|()| clean(&outcome.klog, BROKEN)),
-        );
+        let place = if across { "across two hosts" } else { "on one host" };
+        if across {
+            programs.across(&mut job, case.ranks);
+        }
+        programs.probe(&mut job, test_device(device).0, "0")?;
+        let name = format!("{} {place} with {}", case.program, device.name());
+        let outcome = bench.in_guest(&name, &job)?;
+        count.case(&name, verdict(case, &outcome));
+        let log = clean(&outcome.klog, KERNEL_TROUBLE);
+        count.case(&format!("{name}: the kernel's log"), log.and(clean(&outcome.klog, BROKEN)));
+        count.case(&format!("{name}: every receive was posted in time"), never_unready(&outcome));
     }
     Ok(count)
 }
 
-fn last_line(text: &str) -> &str {
-    let lines =
-        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("---"));
-    lines
-        .into_iter()
+fn verdict(case: &Case, outcome: &Outcome) -> Result<(), String> {
+    match outcome.code {
+        0 if outcome.stdout.contains(&format!("OK {}", case.program)) => Ok(()),
+        0 => Err("ended without its line OK".to_owned()),
+        124 => Err(format!("did not end within {} s", case.limit)),
+        code => Err(format!("ended with status {code}: {}", telling(&outcome.stderr))),
+    }
+}
+
+/// rxe counts what a receiver that is not ready costs; with credits there is never any.
+fn never_unready(outcome: &Outcome) -> Result<(), String> {
+    let line = outcome.stdout.lines().find_map(|line| line.strip_prefix("@rnr "));
+    match line.and_then(|number| number.trim().parse::<u64>().ok()) {
+        Some(0) => Ok(()),
+        Some(n) => Err(format!("{n} receiver-not-ready errors on the device's counters")),
+        None => Err("the probe told no counter of receiver-not-ready errors".to_owned()),
+    }
+}
+
+/// The line of a job's words that tells most: the program's own, else the last.
+fn telling(text: &str) -> &str {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines()
         .find(|line| line.contains("FAILED"))
-        .or_else(|| text.lines().rev().find(|line| !line.trim().is_empty()))
-        .unwrap_or("")
+        .or_else(|| lines().next_back())
+        .unwrap_or("it said nothing")
 }

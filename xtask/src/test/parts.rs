@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Bench, Count, Part, mpi};
 use crate::deps::{self, Group};
-use crate::guest::{Device, Job, Sink};
+use crate::guest::{Device, Job};
 use crate::{cargo, exec, tidy};
 
 /// All of them, in the order in which they run: what is quick and what everything else rests on first.
@@ -163,12 +163,7 @@ fn device(bench: &mut Bench, device: Device) -> Result<Count> {
                 ("RUST_BACKTRACE".to_owned(), "1".to_owned()),
             ];
             let what = format!("{package}/{} on {name}", program.name);
-            let outcome = bench.machine()?.run(&job, Sink::Keep)?;
-            let log = format!(
-                "{}\n{}\n--- kernel log ---\n{}",
-                outcome.stdout, outcome.stderr, outcome.klog
-            );
-            bench.log(&format!("{package}-{}", program.name), &log);
+            let outcome = bench.in_guest(&what, &job)?;
             count += Count::of_libtest(&what, outcome.code, &outcome.stdout);
             count.case(&what, clean(&outcome.klog, KERNEL_TROUBLE));
         }
