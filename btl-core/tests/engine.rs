@@ -771,3 +771,41 @@ fn a_message_to_a_stranger_waits_until_its_address_is_known() {
     drain(&net, &mut all);
     assert_eq!(all[0].stats().messages_received, 1);
 }
+
+/// Side 0 has sent all it may to side 1 and has more; side 1 has released `n` of what came.
+fn blocked(n: usize) -> (Shared, Vec<Eng>) {
+    let (net, mut all) = connected();
+    for n in 0..20 {
+        assert!(send(&mut all[0], 1, &[2; 8], n));
+    }
+    drain(&net, &mut all[..1]);
+    let sent = all[0].stats().messages_sent;
+    let mut events = settle(&net, &mut all[1..]).remove(0);
+    for event in events.drain(..n) {
+        let Event::Message { buf, .. } = event else { panic!("{event:?}") };
+        all[1].release(buf);
+    }
+    std::mem::forget(events);
+    assert_eq!(sent, 1 + 7);
+    (net, all)
+}
+
+#[test]
+fn a_grant_in_a_message_lets_what_waits_go_at_once() {
+    let (_net, mut all) = blocked(3);
+    assert_eq!((all[0].stats().messages_sent, all[1].stats().credit_only_sent), (8, 0));
+    assert!(send(&mut all[1], 0, &[3; 8], 0));
+    // The message comes up, and is not released.
+    assert!(matches!(all[0].poll(0), Some(Event::Message { .. })));
+    assert_eq!(all[0].stats().messages_sent, 8 + 3);
+}
+
+#[test]
+fn the_receive_that_a_credit_message_used_is_told_by_what_it_lets_go() {
+    let (_net, mut all) = blocked(4);
+    assert_eq!(all[1].stats().credit_only_sent, 1);
+    let before = all[0].stats().credits_piggybacked;
+    all[0].poll(0);
+    assert!(all[0].stats().messages_sent > 8);
+    assert_eq!(all[0].stats().credits_piggybacked, before + 1);
+}
