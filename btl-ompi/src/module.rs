@@ -276,7 +276,7 @@ unsafe extern "C" fn send(
 fn code_of(kind: &SendErrorKind, to: &Endpoint) -> c_int {
     verbose!(WHY, "a message to {} was not taken: {kind}", to.name);
     match kind {
-        SendErrorKind::Busy => abi::ERR_OUT_OF_RESOURCE,
+        SendErrorKind::Busy | SendErrorKind::WouldQueue => abi::ERR_OUT_OF_RESOURCE,
         SendErrorKind::Failed(_) | SendErrorKind::Closing => abi::ERR_UNREACH,
     }
 }
@@ -301,7 +301,9 @@ unsafe extern "C" fn sendi(
         let (Some(to), Some(len)) = (to, header_size.checked_add(payload_size)) else {
             return abi::ERR_BAD_PARAM;
         };
-        let short = rail.with(|inner| short_buffer(inner, to, len)).flatten();
+        let short = rail
+            .with(|inner| if inner.slab.is_low() { None } else { inner.engine.alloc(len).ok() })
+            .flatten();
         let sent = short.and_then(|mut buf| {
             // SAFETY: `header` has `header_size` bytes; the convertor is Open MPI's and used by nobody else.
             let filled =
@@ -328,15 +330,6 @@ unsafe extern "C" fn sendi(
     })
 }
 
-/// A buffer for a message that would be given to the device at once. One that only waits must not be reported as done:
-/// ob1 would complete the request, and if the process then blocked outside of MPI nobody would ever send it.
-fn short_buffer(inner: &mut Inner, to: &Endpoint, len: usize) -> Option<SendBuf<Slot>> {
-    let class = u8::from(len > inner.engine.eager_limit());
-    let leaves = !inner.engine.busy()
-        && inner.engine.credits(to.peer, class).is_some_and(|(_, credits)| credits >= 2);
-    if inner.slab.is_low() || !leaves { None } else { inner.engine.alloc(len).ok() }
-}
-
 /// Copies header and data into a buffer.
 ///
 /// # Safety
@@ -359,7 +352,9 @@ unsafe fn fill_inline(
     if packed == payload_size { Ok(()) } else { Err(()) }
 }
 
-/// Sends a buffer whose end Open MPI does not wait for. `None`: not possible now.
+/// Gives a buffer to the device, whose end Open MPI does not wait for. `None`: not possible at once. A message that only
+/// waits must not be reported as done: ob1 would complete the request, and if the process then blocked outside of MPI
+/// nobody would ever send it.
 fn send_quietly(inner: &mut Inner, to: &Endpoint, tag: u8, buf: SendBuf<Slot>) -> Option<c_int> {
     let endpoint = ptr::from_ref(to).cast_mut().cast();
     let des = match inner.slab.hand_out(endpoint, buf, abi::DES_BTL_OWNERSHIP) {
@@ -370,18 +365,20 @@ fn send_quietly(inner: &mut Inner, to: &Endpoint, tag: u8, buf: SendBuf<Slot>) -
         }
     };
     let (id, buf) = inner.slab.start(des, endpoint)?;
-    match inner.engine.send(to.peer, tag, buf, id.cookie()) {
-        Ok(_) => {
+    match inner.engine.try_send(to.peer, tag, buf, id.cookie()) {
+        Ok(()) => {
             inner.slab.settle(id, true);
             Some(abi::SUCCESS)
         }
         Err(refused) => {
-            let code = code_of(&refused.kind, to);
             inner.slab.refused(id, refused.buf);
             if let Some(Some(buf)) = inner.slab.take_back(des) {
                 inner.engine.free(buf);
             }
-            (code != abi::ERR_OUT_OF_RESOURCE).then_some(code)
+            match refused.kind {
+                SendErrorKind::WouldQueue | SendErrorKind::Busy => None,
+                kind => Some(code_of(&kind, to)),
+            }
         }
     }
 }

@@ -195,8 +195,8 @@ fn settle(inner: &mut Inner, after: After) {
 /// Makes one upcall. No lock is held: Open MPI comes back into `send`, `alloc` and `free` from here.
 fn make(rail: &Rail, upcall: Upcall) -> After {
     match upcall {
-        Upcall::Receive { tag, buf } => {
-            receive(rail, tag, &buf);
+        Upcall::Receive { tag, mut buf } => {
+            receive(rail, tag, &mut buf);
             After::Release(buf)
         }
         Upcall::Complete { done, fault } => {
@@ -217,7 +217,7 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
     }
 }
 
-fn receive(rail: &Rail, tag: u8, buf: &RecvBuf<Slot>) {
+fn receive(rail: &Rail, tag: u8, buf: &mut RecvBuf<Slot>) {
     // SAFETY: the table lives in libopen-pal; an entry is written before the first message with its tag can be sent.
     let entry = unsafe {
         (&raw const abi::mca_btl_base_active_message_trigger)
@@ -229,7 +229,7 @@ fn receive(rail: &Rail, tag: u8, buf: &RecvBuf<Slot>) {
         verbose!(WHY, "a message with tag {tag:#x}, which nobody has asked for, is dropped");
         return;
     };
-    let mut segment = abi::Segment { addr: buf.as_ptr().cast_mut().cast(), len: buf.len() as u64 };
+    let mut segment = abi::Segment { addr: buf.as_mut_ptr().cast(), len: buf.len() as u64 };
     // SAFETY: pointers, numbers and an absent function: all-zero bytes are a valid descriptor.
     let mut des: abi::Descriptor = unsafe { mem::zeroed() };
     des.segments = &raw mut segment;
