@@ -51,6 +51,10 @@ bitflags! {
         const SIGNAL_LARGE_SENDS = 1 << 9;
         /// Small sends must be inline (siw copies them from user addresses in a kernel thread otherwise).
         const INLINE_SMALL_SENDS = 1 << 10;
+        /// A first message that arrives while the peer is still accepting may stay unread there until more bytes come
+        /// (siw answers the connect before it listens to the socket):
+        /// [`post_empty_write`](crate::QueuePair::post_empty_write) makes the peer look.
+        const NUDGE_AFTER_ACCEPT = 1 << 11;
     }
 }
 

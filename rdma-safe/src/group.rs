@@ -137,11 +137,15 @@ impl PollGroup {
         Ok(QpKey::new(serial, index))
     }
 
+    /// Makes the parked completions of a queue pair deliverable, and drops those of queue pairs that have died.
     fn unpark(&mut self, serial: u64) {
         for wc in std::mem::take(&mut self.parked) {
-            match wc.serial() == serial {
-                true => self.ready.push_back(wc),
-                false => self.parked.push(wc),
+            if wc.serial() == serial {
+                self.ready.push_back(wc);
+            } else if self.cq.inner().is_live(wc.serial()) {
+                self.parked.push(wc);
+            } else {
+                self.stale += 1;
             }
         }
     }
@@ -249,7 +253,9 @@ impl PollGroup {
         let depth = cq.depth() as usize;
         if self.parked.len() >= depth {
             // Live queue pairs cannot have more than the queue's depth in flight: the rest is of dead ones.
+            let before = self.parked.len();
             self.parked.retain(|w| cq.is_live(w.serial()));
+            self.stale += (before - self.parked.len()) as u64;
         }
         match self.parked.len() < depth {
             true => self.parked.push(wc),

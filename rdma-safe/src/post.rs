@@ -166,6 +166,33 @@ impl QueuePair {
         }
     }
 
+    /// Posts a signalled RDMA write of zero bytes. It needs no slot and names no memory, consumes no receive at the peer
+    /// and changes nothing there (RFC 5040 5.2.1, InfiniBand C9-88: key and address of an empty write are not
+    /// checked); the peer's device merely sees that something came. Completes as a send with `slot: None`.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    pub fn post_empty_write(&mut self) -> std::result::Result<(), PostError> {
+        if self.state != QpState::ReadyToSend {
+            return Err(self.refused(None));
+        }
+        let Ok(wr_id) = self.sends.put(None, true) else {
+            return Err(PostError { why: Why::Full, slot: None });
+        };
+        let mut wr = ibv_send_wr {
+            wr_id,
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            send_flags: SIGNALED,
+            ..ibv_send_wr::default()
+        };
+        let mut bad = null_mut();
+        // SAFETY: the QP is alive; the list is one complete request, which names no memory.
+        match unsafe { ibv_post_send(self.raw.as_ptr(), &mut wr, &mut bad) } {
+            0 => Ok(()),
+            rc => Err(self.broke(rc)),
+        }
+    }
+
     #[inline(always)]
     fn signals(&self, len: usize, flags: SendFlags) -> bool {
         !flags.contains(SendFlags::UNSIGNALLED)

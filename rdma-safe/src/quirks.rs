@@ -259,7 +259,8 @@ pub(crate) fn caps(vendor: u32, part: u32, transport: Transport, queried: Querie
     caps.set(Caps::INITIATOR_FIRST, iwarp);
     caps.set(Caps::SHARED_WORK_QUEUE, find(vendor, part).is_some_and(|q| q.shared_work_queue));
     caps.set(Caps::READ_SINK_REMOTE_WRITE, iwarp);
-    caps.set(Caps::SIGNAL_LARGE_SENDS | Caps::INLINE_SMALL_SENDS, siw);
+    let siw_only = Caps::SIGNAL_LARGE_SENDS | Caps::INLINE_SMALL_SENDS | Caps::NUDGE_AFTER_ACCEPT;
+    caps.set(siw_only, siw);
     caps
 }
 

@@ -575,6 +575,31 @@ fn a_full_queue_refuses() {
     assert_eq!(a.room(), (3, 0));
 }
 
+/// It completes, takes no receive, and the message after it arrives as if nothing had been.
+#[test]
+fn an_empty_write_takes_no_receive() {
+    let _one = one_at_a_time();
+    let ctx = open();
+    let pd = ctx.alloc_pd().unwrap();
+    let mut cq = ctx.create_cq(64).unwrap();
+    let mut a = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(8, 8)).unwrap();
+    let mut b = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(8, 8)).unwrap();
+    assert_eq!(a.post_empty_write().unwrap_err().why, Why::NotConnected);
+    let cm = Cm::new(address());
+    let mut pool = pd.slots(64, 2).unwrap();
+    let _link = cm.connect(&mut a, &mut b, |_, qp| qp.post_recv(pool.pop().unwrap()).unwrap());
+    for _ in 0..5 {
+        a.post_empty_write().unwrap();
+    }
+    for d in redeem(&mut cq, &mut [&mut a, &mut b], 5) {
+        assert!(d.status.is_ok() && d.op == Op::Send && d.slot.is_none(), "{}", d.status);
+    }
+    a.post_inline(b"after", SIG).unwrap();
+    let done = redeem(&mut cq, &mut [&mut a, &mut b], 2);
+    let recv = done.into_iter().find(|d| d.op == Op::Recv).unwrap();
+    assert_eq!(recv.slot.unwrap()[..recv.byte_len], *b"after");
+}
+
 #[test]
 fn objects_of_two_contexts_do_not_mix() {
     let _one = one_at_a_time();

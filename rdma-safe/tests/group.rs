@@ -177,6 +177,32 @@ fn a_device_gone_mad_cannot_fill_the_memory() {
     assert_eq!(drain(&mut r.group).iter().map(|c| c.key).collect::<Vec<_>>(), [kb]);
 }
 
+/// Dials that fail leave flush completions, polled while the queue pair still lived.
+#[test]
+fn the_parked_of_the_dead_do_not_pile_up() {
+    let mut r = rig(64);
+    for _ in 0..50 {
+        let cq = r.group.cq_ref();
+        let mut dial = r.pd.create_qp(&cq, &cq, &config()).unwrap();
+        dial.mark_connected().unwrap();
+        for s in r.pd.slots(64, 4).unwrap() {
+            dial.post_recv(s).unwrap();
+        }
+        r.fake.fail(dial.qp_num());
+        assert!(r.group.poll().unwrap().is_none());
+        drop(dial);
+        let (a, b) = pair(&r);
+        for qp in [a, b] {
+            let key = adopt(&mut r.group, qp);
+            r.group.remove(key).unwrap();
+        }
+        assert_eq!(r.group.parked(), 0);
+        assert!(r.group.poll().unwrap().is_none());
+    }
+    assert_eq!(r.group.stale(), 200);
+    r.fake.check();
+}
+
 #[test]
 fn a_released_queue_pair_loses_nothing() {
     let mut r = rig(64);

@@ -436,6 +436,25 @@ fn small_sends_go_inline_by_themselves() {
 }
 
 #[test]
+fn an_empty_write_takes_no_receive() {
+    let Rig { mut a, mut b, mut cq, pd, fake } = rig();
+    b.post_recv(pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+    for _ in 0..8 {
+        a.post_empty_write().unwrap();
+    }
+    assert_eq!(a.post_empty_write().unwrap_err().why, Why::Full);
+    fake.progress();
+    for wc in &mut poll(&mut cq) {
+        let d = a.complete(wc).unwrap();
+        assert!(d.status.is_ok() && d.op == Op::Send && d.slot.is_none());
+    }
+    assert_eq!((a.in_flight(), b.in_flight()), ((0, 0), (0, 1)));
+    a.to_error().unwrap();
+    assert_eq!(a.post_empty_write().unwrap_err().why, Why::Broken);
+    fake.check();
+}
+
+#[test]
 fn slots_of_another_domain_are_given_back() {
     let Rig { mut a, b: _b, cq: _cq, pd: _pd, fake } = rig();
     let other = fake.ctx.alloc_pd().unwrap();

@@ -54,6 +54,7 @@ struct Request {
     lkey: u32,
     signalled: bool,
     inline: Option<[u8; 64]>,
+    write: bool,
 }
 
 #[derive(Default)]
