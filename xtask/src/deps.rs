@@ -172,8 +172,8 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
     };
     ui::say(&format!("installing it: {command}"));
     let packages = distro.packages(lacking.iter().copied());
-    if let Err(first) = apt(prefix, &["install", "--yes", "--no-install-recommends"], &packages) {
-        ui::say(&format!("{first:#}; reading the lists of packages anew"));
+    if apt(prefix, &["install", "--yes", "--no-install-recommends"], &packages).is_err() {
+        ui::say("apt does not know all of them; reading the lists of packages anew");
         apt(prefix, &["update"], &[])?;
         apt(prefix, &["install", "--yes", "--no-install-recommends"], &packages)?;
     }

@@ -206,14 +206,16 @@ fn check(command: &Command, ended: &Ended, limit: Duration, stderr: &str) -> Res
     }
 }
 
-/// The command line, for messages.
+/// The command line, for messages: what is long loses its middle.
 pub(crate) fn line(command: &Command) -> String {
-    let mut line = command.get_program().to_string_lossy().into_owned();
-    for arg in command.get_args() {
-        line.push(' ');
-        line.push_str(&arg.to_string_lossy());
+    const LONG: usize = 160;
+    let mut words = vec![command.get_program().to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|arg| arg.to_string_lossy().into_owned()));
+    let length: usize = words.iter().map(|word| word.len() + 1).sum();
+    match words.as_slice() {
+        [first, .., last] if length > LONG => format!("{first} … {last}"),
+        words => words.join(" "),
     }
-    line
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# probe DEVICE INTERVAL COMMAND...: runs COMMAND, and then tells in lines "@KEY VALUE" what the device and the network did meanwhile. What can only be seen while it lasts
-# is looked at every INTERVAL seconds; 0: not at all.
+# probe DEVICE INTERVAL COMMAND...: runs COMMAND, and then tells in lines "@KEY VALUE" what the device and the network
+# did meanwhile. What can only be seen while it lasts is looked at every INTERVAL seconds; 0: not at all.
 #   @rnr          receiver-not-ready errors that all RDMA devices counted (0 where none counts them)
 #   @lo_bytes     bytes that left through the loopback network device
 #   @packets      packets that the RDMA device counted as sent (0 where it counts none)
