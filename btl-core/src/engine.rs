@@ -129,7 +129,11 @@ pub enum Event<S> {
         name: ProcName,
     },
     /// A peer failed. Comes once, after the `Sent` of everything that waited for it; nothing of
-    /// the peer comes after it.
+    /// the peer comes after it. It stays known, and refuses messages, until
+    /// [`Engine::remove_peer`]. Comes for peers out of `NewPeer` too.
+    ///
+    /// The engine has no keepalive: a host that vanishes without a word is noticed by a device
+    /// that retries in vain, so only while something is on the wire to it.
     PeerFailed {
         /// Who.
         peer: PeerId,

@@ -112,7 +112,7 @@ impl<Q: SetupQp> SetupLane<Q> {
     ///
     /// # Errors
     /// The Hello could not be posted: the connection is of no use. The queue pair comes back to
-    /// be destroyed.
+    /// be destroyed; `ctl` does not, it is dropped.
     pub fn established(
         mut self,
         agreed: Agreed,
