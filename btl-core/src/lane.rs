@@ -56,6 +56,13 @@ pub enum Refusal {
 /// # use btl_core::lane::SendPermit;
 /// fn forge() -> SendPermit<'static> { SendPermit { id: unimplemented!() } }
 /// ```
+/// nor put together from the parts of two lanes:
+/// ```compile_fail,E0451
+/// # use btl_core::{credit::{Advert, Credit}, lane::SendPermit};
+/// fn mix<'l>(credit: Credit<'l>, advert: Advert<'l>, other: SendPermit<'l>) -> SendPermit<'l> {
+///     SendPermit { credit, advert, ..other }
+/// }
+/// ```
 /// nor copied, nor used twice:
 /// ```compile_fail,E0382
 /// # use btl_core::{lane::LaneAcct, port::Port, wire::Kind};
