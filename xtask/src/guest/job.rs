@@ -88,7 +88,7 @@ impl Job {
     pub(super) fn prepare(&self, extra: &str) -> Result<tempfile::TempDir> {
         sweep();
         let dir = tempfile::Builder::new()
-            .prefix("rdma-guest-")
+            .prefix(&format!("{FOLDER}{}-", std::process::id()))
             .tempdir()
             .context("no temporary folder")?;
         let scripts = [

@@ -8,6 +8,8 @@ inner=
 
 finish() {
     trap - EXIT
+    trap '' PIPE # whoever read our output may be gone
+    exec >/dev/null 2>&1
     [ -n "$inner" ] && kill -KILL "$inner" 2>/dev/null
     drop_devices
     dmesg 2>/dev/null | sed -n "/$MARK/,\$p" >"$work/log"
