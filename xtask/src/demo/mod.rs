@@ -126,7 +126,7 @@ impl Demo {
     ) -> Result<Outcome> {
         let mut job = self.programs.job(rail.device, ranks, program, &[], rail.btl)?;
         if watched {
-            self.programs.probe(&mut job, rail.rdma, "0.05")?;
+            mpi::probe(&mut job, rail.rdma, "0.05")?;
         }
         let outcome = self.machine.run(&job, Sink::Keep)?;
         let ok = outcome.stdout.lines().any(|line| line.starts_with(&format!("OK {program}")));

@@ -99,22 +99,6 @@ impl Programs {
         Ok(job)
     }
 
-    /// Makes a job run under `probe.sh`, which watches RDMA device `name` meanwhile, every
-    /// `interval` seconds ("0": only before and after).
-    ///
-    /// # Errors
-    /// The script cannot be written.
-    pub(crate) fn probe(&self, job: &mut Job, name: &str, interval: &str) -> Result<()> {
-        let script = self.dir.join("probe.sh");
-        fs::write(&script, include_str!("probe.sh"))
-            .with_context(|| format!("cannot write {}", script.display()))?;
-        let mut command: Vec<OsString> =
-            vec!["bash".into(), script.into(), name.into(), interval.into()];
-        command.append(&mut job.command);
-        job.command = command;
-        Ok(())
-    }
-
     /// Makes a job run on two hosts, half of the ranks on each.
     pub(crate) fn across(&self, job: &mut Job, ranks: u32) {
         let half = ranks / 2;
@@ -129,4 +113,22 @@ impl Programs {
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
+}
+
+/// Makes a job run under `probe.sh`, which watches RDMA device `name` meanwhile, every `interval`
+/// seconds ("0": only before and after).
+///
+/// # Errors
+/// The script cannot be written.
+pub(crate) fn probe(job: &mut Job, name: &str, interval: &str) -> Result<()> {
+    let dir = paths::target().join("mpi");
+    let script = dir.join("probe.sh");
+    fs::create_dir_all(&dir)
+        .and_then(|()| fs::write(&script, include_str!("probe.sh")))
+        .with_context(|| format!("cannot write {}", script.display()))?;
+    let mut command: Vec<OsString> =
+        vec!["bash".into(), script.into(), name.into(), interval.into()];
+    command.append(&mut job.command);
+    job.command = command;
+    Ok(())
 }

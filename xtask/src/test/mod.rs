@@ -3,6 +3,7 @@
 mod count;
 mod mpi;
 mod parts;
+mod storm;
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,6 +26,9 @@ pub(crate) struct Args {
     /// Name the parts and end
     #[arg(long)]
     list: bool,
+    /// 10,000 connects and 1,000,000 messages where it is a tenth otherwise
+    #[arg(long)]
+    soak: bool,
     /// The kind of machine with soft devices [default: the first that works here]
     #[arg(long, value_enum)]
     guest: Option<Kind>,
@@ -42,6 +46,8 @@ pub(crate) struct Bench {
     kind: Option<Kind>,
     machine: Option<Machine>,
     logs: PathBuf,
+    /// The long way: `--soak`.
+    pub(crate) soak: bool,
     part: &'static str,
 }
 
@@ -91,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .collect();
     let logs = paths::target().join("xtask-test");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let mut bench = Bench { kind: args.guest, machine: None, logs, part: "" };
+    let mut bench = Bench { kind: args.guest, machine: None, logs, soak: args.soak, part: "" };
     let mut rows = Vec::new();
     for (at, part) in chosen.iter().enumerate() {
         let head = format!("[{}/{}] {}", at + 1, chosen.len(), part.name);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, mpi};
+use super::{Bench, Count, Part, mpi, storm};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job};
 use crate::{cargo, exec, tidy};
@@ -27,6 +27,16 @@ pub(crate) const ALL: &[Part] = &[
         name: "device-rxe",
         about: "device tests on soft RoCE",
         run: |bench| device(bench, Device::Rxe),
+    },
+    Part {
+        name: "storm-siw",
+        about: "thousands of connects and messages on soft iWARP",
+        run: |bench| storm::run(bench, Device::Siw),
+    },
+    Part {
+        name: "storm-rxe",
+        about: "thousands of connects and messages on soft RoCE",
+        run: |bench| storm::run(bench, Device::Rxe),
     },
     Part {
         name: "mpi-siw",
