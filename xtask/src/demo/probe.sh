@@ -1,7 +1,7 @@
 #!/bin/bash
 # probe DEVICE INTERVAL COMMAND...: runs COMMAND, and then tells in lines "@KEY VALUE" what the device and the network
 # did meanwhile. What can only be seen while it lasts is looked at every INTERVAL seconds; 0: not at all.
-#   @rnr          receiver-not-ready errors that all RDMA devices counted (0 where none counts them)
+#   @rnr          receiver-not-ready errors that all RDMA devices counted ("none" where none counts them)
 #   @lo_bytes     bytes that left through the loopback network device
 #   @packets      packets that the RDMA device counted as sent (0 where it counts none)
 #   @mtu          the largest network packet of the RDMA device's network device
@@ -12,8 +12,10 @@ dev=$1 interval=$2
 shift 2
 counters=/sys/class/infiniband/$dev/ports/1/hw_counters
 value() { cat "$1" 2>/dev/null || echo 0; }
-rnr() { cat /sys/class/infiniband/*/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err,retry_rnr_exceeded_err} 2>/dev/null |
-    awk '{ sum += $1 } END { print sum + 0 }'; }
+rnr() {
+    cat /sys/class/infiniband/*/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err,retry_rnr_exceeded_err} 2>/dev/null |
+        awk '{ sum += $1 } END { print (NR ? sum : "none") }'
+}
 seen=$(mktemp)
 not_ready=$(rnr)
 lo=$(value /sys/class/net/lo/statistics/tx_bytes)
@@ -33,7 +35,7 @@ wait $job
 code=$?
 
 netdev=$(rdma link show "$dev/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p')
-echo "@rnr $(($(rnr) - not_ready))"
+if [ "$not_ready" = none ]; then echo "@rnr none"; else echo "@rnr $(($(rnr) - not_ready))"; fi
 echo "@lo_bytes $(($(value /sys/class/net/lo/statistics/tx_bytes) - lo))"
 echo "@packets $(($(value "$counters/sent_pkts") - packets))"
 echo "@mtu $(value "/sys/class/net/$netdev/mtu")"
