@@ -2,7 +2,8 @@
 
 use btl_core::Nanos;
 
-/// Polls between two looks at the clock while nothing is pending. Reading the clock may be a system call.
+/// Polls between two looks at the clock while nothing is pending. Reading the clock may be a system
+/// call.
 const EVERY: u32 = 64;
 
 /// Remembers the time between looks at the clock.

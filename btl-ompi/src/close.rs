@@ -9,8 +9,9 @@ use std::time::Duration;
 /// Between two looks for the answers of peers.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Closes a rail; does nothing if it is closed already. Afterwards its queue pairs, memory and threads are gone. Takes
-/// at most twice the limit of the close and one second more, whatever peers do.
+/// Closes a rail; does nothing if it is closed already. Afterwards its queue pairs, memory and
+/// threads are gone. Takes at most twice the limit of the close and one second more, whatever peers
+/// do.
 pub(crate) fn close(rail: &Rail) {
     let Some(mut inner) = rail.take() else { return };
     let start = monotonic();
@@ -22,7 +23,8 @@ pub(crate) fn close(rail: &Rail) {
             Some(Event::Closed) => break true,
             Some(event) => discard(&mut inner, event),
             None if now.saturating_sub(start) > limit => break false,
-            // Nothing here is in a hurry, and on a machine with few CPUs the peers need them to answer.
+            // Nothing here is in a hurry, and on a machine with few CPUs the peers need them to
+            // answer.
             None => std::thread::sleep(PAUSE),
         }
     };

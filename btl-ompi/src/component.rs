@@ -1,4 +1,5 @@
-//! The component: the one symbol that Open MPI looks up, and the life it drives: register, open, init, progress, close.
+//! The component: the one symbol that Open MPI looks up, and the life it drives: register, open,
+//! init, progress, close.
 
 use crate::abi;
 use crate::driver;
@@ -25,7 +26,8 @@ const BTL_VERSION: [c_int; 3] = [3, 1, 0];
 /// The Open MPI release whose headers the bindings were made from. Open MPI does not check it.
 const PROJECT_VERSION: [c_int; 3] = [4, 1, 4];
 
-/// The exported record. Open MPI writes into it (the project version of old components), so it is mutable memory.
+/// The exported record. Open MPI writes into it (the project version of old components), so it is
+/// mutable memory.
 #[repr(transparent)]
 pub struct ComponentRecord(UnsafeCell<abi::Component>);
 
@@ -79,8 +81,8 @@ pub(crate) fn base() -> *const abi::BaseComponent {
     get().cast::<abi::BaseComponent>()
 }
 
-/// Whether this Open MPI can be served; says so if not. Open MPI itself checks no version: with another layout every
-/// later call would corrupt memory.
+/// Whether this Open MPI can be served; says so if not. Open MPI itself checks no version: with
+/// another layout every later call would corrupt memory.
 fn gate() -> bool {
     let version = opal::version();
     if !version.starts_with(abi::SERIES) {
@@ -135,7 +137,8 @@ unsafe extern "C" fn component_close() -> c_int {
     })
 }
 
-/// Closes what is still open. Open MPI finalizes modules before it closes the component, unless init failed.
+/// Closes what is still open. Open MPI finalizes modules before it closes the component, unless
+/// init failed.
 fn close_all() {
     for rail in rail::open_rails() {
         crate::close::close(rail);
@@ -168,7 +171,8 @@ unsafe extern "C" fn component_init(
                 return ptr::null_mut();
             }
         };
-        // SAFETY: the caller frees the array with free(), so it must come from malloc; at most MAX_RAILS pointers.
+        // SAFETY: the caller frees the array with free(), so it must come from malloc; at most
+        // MAX_RAILS pointers.
         unsafe {
             let array = libc::malloc(rails.len() * mem::size_of::<*mut abi::Module>())
                 .cast::<*mut abi::Module>();
@@ -188,7 +192,8 @@ unsafe extern "C" fn component_init(
 /// Why the component stays out.
 struct Declined {
     why: String,
-    /// Whether it is told even to users who did not ask for this component: their parameters are wrong.
+    /// Whether it is told even to users who did not ask for this component: their parameters are
+    /// wrong.
     loud: bool,
 }
 

@@ -1,8 +1,9 @@
 //! The descriptors handed to Open MPI: a fixed number at fixed addresses, made once and reused.
 //!
-//! A descriptor is always in one of three hands: the free list's, Open MPI's (between `alloc` and `send` or `free`,
-//! and during its completion callback), or the engine's. Who has it may touch it; the state says who, and every
-//! change of hands happens under the rail's lock, so a descriptor used twice is noticed instead of corrupting memory.
+//! A descriptor is always in one of three hands: the free list's, Open MPI's (between `alloc` and
+//! `send` or `free`, and during its completion callback), or the engine's. Who has it may touch it;
+//! the state says who, and every change of hands happens under the rail's lock, so a descriptor
+//! used twice is noticed instead of corrupting memory.
 
 use crate::abi;
 use crate::driver::Slot;
@@ -65,8 +66,9 @@ pub(crate) struct Slab {
     quiet: usize,
 }
 
-// SAFETY: the slab owns its memory, and slots may go to another thread. Open MPI's use of a descriptor outside the lock
-// is in the thread that allocated it, while the state says that it has it.
+// SAFETY: the slab owns its memory, and slots may go to another thread. Open MPI's use of a
+// descriptor outside the lock is in the thread that allocated it, while the state says that it has
+// it.
 unsafe impl Send for Slab where Slot: Send {}
 
 impl Slab {
@@ -89,11 +91,13 @@ impl Slab {
         let start = self.frags.as_ptr().cast::<Frag>().addr();
         let offset = des.addr().checked_sub(start)?;
         let frag = self.at(offset / mem::size_of::<Frag>())?;
-        // SAFETY: within the allocation; the state is only touched under the lock that guards `self`.
+        // SAFETY: within the allocation; the state is only touched under the lock that guards
+        // `self`.
         (frag.addr() == des.addr() && unsafe { (*frag).hands } == Hands::Theirs).then_some(frag)
     }
 
-    /// Takes a descriptor for `buf` and hands it to Open MPI; gives the buffer back when all are in use.
+    /// Takes a descriptor for `buf` and hands it to Open MPI; gives the buffer back when all are in
+    /// use.
     pub(crate) fn hand_out(
         &mut self,
         endpoint: *mut abi::BtlEndpoint,
@@ -101,7 +105,8 @@ impl Slab {
         flags: u32,
     ) -> Result<*mut abi::Descriptor, SendBuf<Slot>> {
         let Some(frag) = self.free.pop().and_then(|index| self.at(index)) else { return Err(buf) };
-        // SAFETY: a free descriptor is nobody else's. The buffer's memory stays in place when the buffer moves.
+        // SAFETY: a free descriptor is nobody else's. The buffer's memory stays in place when the
+        // buffer moves.
         unsafe {
             (*frag).segment = abi::Segment { addr: buf.as_mut_ptr().cast(), len: buf.len() as u64 };
             (*frag).base.segments = &raw mut (*frag).segment;
@@ -118,8 +123,8 @@ impl Slab {
         Ok(frag.cast())
     }
 
-    /// Takes a descriptor back from Open MPI, unsent or completed; its buffer is returned. `None` if it is not in Open
-    /// MPI's hands.
+    /// Takes a descriptor back from Open MPI, unsent or completed; its buffer is returned. `None`
+    /// if it is not in Open MPI's hands.
     pub(crate) fn take_back(&mut self, des: *mut abi::Descriptor) -> Option<Option<SendBuf<Slot>>> {
         let frag = self.theirs(des)?;
         // SAFETY: Open MPI had it and gave it back.
@@ -131,8 +136,9 @@ impl Slab {
         Some(buf)
     }
 
-    /// Takes the buffer out for sending to `endpoint`, cut to the length Open MPI wrote into the segment. `None` if the
-    /// descriptor is not in Open MPI's hands or its length is more than was allocated.
+    /// Takes the buffer out for sending to `endpoint`, cut to the length Open MPI wrote into the
+    /// segment. `None` if the descriptor is not in Open MPI's hands or its length is more than was
+    /// allocated.
     pub(crate) fn start(
         &mut self,
         des: *mut abi::Descriptor,
@@ -164,15 +170,17 @@ impl Slab {
         }
     }
 
-    /// Whether so many sends are under way without a callback that the next one has to have one: ob1 resumes what waits
-    /// for a descriptor in completion callbacks, so some must always be due.
+    /// Whether so many sends are under way without a callback that the next one has to have one:
+    /// ob1 resumes what waits for a descriptor in completion callbacks, so some must always be due.
     pub(crate) fn is_low(&self) -> bool {
         self.quiet >= self.frags.len() / 2
     }
 
-    /// For a message the engine has: Open MPI may be told that it is done, if it said that it needs no callback.
+    /// For a message the engine has: Open MPI may be told that it is done, if it said that it needs
+    /// no callback.
     pub(crate) fn may_be_quiet(&self, id: FragId) -> bool {
-        // SAFETY: the descriptor is in the engine's hands, so its flags are ours until the callback.
+        // SAFETY: the descriptor is in the engine's hands, so its flags are ours until the
+        // callback.
         let flags =
             self.at(id.0).map_or(abi::DES_ALWAYS_CALLBACK, |frag| unsafe { (*frag).base.flags });
         flags & abi::DES_ALWAYS_CALLBACK == 0
@@ -180,7 +188,8 @@ impl Slab {
             && !self.is_low()
     }
 
-    /// For a message the engine has: settles whether its end is called back. Open MPI reads it in the flags.
+    /// For a message the engine has: settles whether its end is called back. Open MPI reads it in
+    /// the flags.
     pub(crate) fn settle(&mut self, id: FragId, quiet: bool) {
         let Some(frag) = self.at(id.0) else { return };
         self.quiet += usize::from(quiet);
@@ -193,15 +202,17 @@ impl Slab {
         }
     }
 
-    /// The engine is done with a message: the descriptor goes back to Open MPI for the length of its callback. `None`
-    /// for a cookie that names no message under way; the buffer then comes back in `buf`.
+    /// The engine is done with a message: the descriptor goes back to Open MPI for the length of
+    /// its callback. `None` for a cookie that names no message under way; the buffer then comes
+    /// back in `buf`.
     pub(crate) fn complete(
         &mut self,
         cookie: u64,
         buf: &mut Option<SendBuf<Slot>>,
     ) -> Option<Done> {
         let frag = self.at(usize::try_from(cookie).ok()?)?;
-        // SAFETY: the state is only touched under the lock that guards `self`; in the engine's hands means ours.
+        // SAFETY: the state is only touched under the lock that guards `self`; in the engine's
+        // hands means ours.
         unsafe {
             if (*frag).hands != Hands::Engine {
                 return None;
@@ -222,8 +233,8 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: leaked from a box in `new` and never freed since. Whoever drops the slab has told Open MPI that the
-        // module is gone.
+        // SAFETY: leaked from a box in `new` and never freed since. Whoever drops the slab has told
+        // Open MPI that the module is gone.
         drop(unsafe { Box::from_raw(self.frags.as_ptr()) });
     }
 }
@@ -231,7 +242,8 @@ impl Drop for Slab {
 impl Frag {
     fn new(index: usize) -> Self {
         Self {
-            // SAFETY: pointers, numbers and an absent function: all-zero bytes are a valid descriptor.
+            // SAFETY: pointers, numbers and an absent function: all-zero bytes are a valid
+            // descriptor.
             base: unsafe { mem::zeroed() },
             segment: abi::Segment { addr: ptr::null_mut(), len: 0 },
             index,

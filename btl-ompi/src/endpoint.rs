@@ -5,7 +5,8 @@ use crate::opal::Proc;
 use btl_core::{PeerId, ProcName};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A peer of one rail. Its address is Open MPI's handle, so it stays in place until the rail closes.
+/// A peer of one rail. Its address is Open MPI's handle, so it stays in place until the rail
+/// closes.
 pub(crate) struct Endpoint {
     /// The engine's name for it.
     pub(crate) peer: PeerId,
@@ -26,7 +27,8 @@ pub(crate) struct Endpoints {
     by_peer: Vec<Option<usize>>,
 }
 
-// SAFETY: the record of Open MPI that an endpoint refers to is only read, and its fields do not change.
+// SAFETY: the record of Open MPI that an endpoint refers to is only read, and its fields do not
+// change.
 unsafe impl Send for Endpoints {}
 
 impl Endpoint {

@@ -1,4 +1,5 @@
-//! What every entry point does first: no panic crosses into C, and a module is only used if it is one of ours.
+//! What every entry point does first: no panic crosses into C, and a module is only used if it is
+//! one of ours.
 
 use crate::abi;
 use crate::opal::say;
@@ -6,8 +7,8 @@ use crate::rail::Rail;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a module's entry point. After a panic the rail is broken: its lock is poisoned or its state doubtful, so the job
-/// is ended through Open MPI.
+/// Runs a module's entry point. After a panic the rail is broken: its lock is poisoned or its state
+/// doubtful, so the job is ended through Open MPI.
 pub(crate) fn guard<T>(
     module: *mut abi::Module,
     failure: T,

@@ -1,12 +1,13 @@
 //! The Open MPI component `verbs`: a BTL that carries MPI messages over RDMA lanes of `btl-core`.
 //!
-//! This crate is a plug-in, not a library: it is built as `libmca_btl_verbs.so` and installed as `mca_btl_verbs.so`
-//! where Open MPI finds it. It exports one symbol, [`mca_btl_verbs_component`], and resolves Open MPI's when it is
-//! loaded: building needs neither Open MPI's headers nor its libraries.
+//! This crate is a plug-in, not a library: it is built as `libmca_btl_verbs.so` and installed as
+//! `mca_btl_verbs.so` where Open MPI finds it. It exports one symbol, [`mca_btl_verbs_component`],
+//! and resolves Open MPI's when it is loaded: building needs neither Open MPI's headers nor its
+//! libraries.
 //!
-//! The way of a message: Open MPI calls `module.rs`, which gives the buffer to the engine under the rail's lock;
-//! `progress.rs` pulls events out of the engine and calls Open MPI back without the lock. Everything below the engine is
-//! `btl-core`'s.
+//! The way of a message: Open MPI calls `module.rs`, which gives the buffer to the engine under the
+//! rail's lock; `progress.rs` pulls events out of the engine and calls Open MPI back without the
+//! lock. Everything below the engine is `btl-core`'s.
 //!
 //! | file | job |
 //! |---|---|

@@ -1,9 +1,10 @@
-//! What a process publishes about itself through Open MPI's modex, and the checked reading of what a peer published.
+//! What a process publishes about itself through Open MPI's modex, and the checked reading of what
+//! a peer published.
 //!
-//! The blob is ours alone: magic, version, then one self-delimiting record per rail (a rail is one port of one
-//! device), all numbers in network byte order. A reader skips bytes it does not know at the end of a record, so later
-//! versions can append. Everything in it comes from another process: a blob that does not parse makes that peer
-//! unreachable and nothing else.
+//! The blob is ours alone: magic, version, then one self-delimiting record per rail (a rail is one
+//! port of one device), all numbers in network byte order. A reader skips bytes it does not know at
+//! the end of a record, so later versions can append. Everything in it comes from another process:
+//! a blob that does not parse makes that peer unreachable and nothing else.
 //!
 //! ```text
 //! blob  = "rsBT" version:u8 rails:u8 rail*
@@ -117,7 +118,8 @@ impl fmt::Display for ModexError {
 
 impl std::error::Error for ModexError {}
 
-/// Whether a peer can do something with the address: not loopback, link-local, unspecified or multicast.
+/// Whether a peer can do something with the address: not loopback, link-local, unspecified or
+/// multicast.
 pub(crate) fn publishable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -142,8 +144,8 @@ pub(crate) fn publishable(ip: IpAddr) -> bool {
 /// Writes the blob.
 ///
 /// # Errors
-/// [`ModexError::TooLong`] when a list has more entries than its length field can say; [`ModexError::Field`] for an
-/// address no peer may be given.
+/// [`ModexError::TooLong`] when a list has more entries than its length field can say;
+/// [`ModexError::Field`] for an address no peer may be given.
 pub(crate) fn encode(rails: &[Rail]) -> Result<Vec<u8>, ModexError> {
     let mut blob = Vec::with_capacity(64);
     blob.extend_from_slice(&MAGIC);
@@ -311,10 +313,12 @@ impl fmt::Display for NoPairing {
     }
 }
 
-/// The addresses of the peer's rail that belongs to our rail number `index` among ours of the same carrier.
+/// The addresses of the peer's rail that belongs to our rail number `index` among ours of the same
+/// carrier.
 ///
-/// Rails pair by carrier and order, which both sides see alike; a rail without a partner stays unused. `mine` are this
-/// host's own addresses: for a peer on another node they cannot lead to it (containers and bridges repeat them).
+/// Rails pair by carrier and order, which both sides see alike; a rail without a partner stays
+/// unused. `mine` are this host's own addresses: for a peer on another node they cannot lead to it
+/// (containers and bridges repeat them).
 ///
 /// # Errors
 /// [`NoPairing`] says why there is none.

@@ -32,7 +32,8 @@ pub(crate) unsafe fn fill(module: *mut abi::Module) {
     }
 }
 
-/// For each process: its endpoint if it can be reached over this rail. `reachable` is NULL for single processes.
+/// For each process: its endpoint if it can be reached over this rail. `reachable` is NULL for
+/// single processes.
 unsafe extern "C" fn add_procs(
     btl: *mut abi::Module,
     n: usize,
@@ -83,7 +84,8 @@ fn add_proc(rail: &Rail, about: &About, proc_: Proc) -> *mut abi::BtlEndpoint {
     }
 }
 
-/// Tells why a peer is not reached: always when this component was asked for, since the job will probably fail.
+/// Tells why a peer is not reached: always when this component was asked for, since the job will
+/// probably fail.
 fn unreachable_peer(about: &About, name: ProcName, why: &str) {
     if opal::asked_for_by_name() || opal::is_verbose(WHY) {
         say(format_args!("{} cannot be reached over {}: {why}", name, about.name));
@@ -192,8 +194,8 @@ unsafe extern "C" fn free(btl: *mut abi::Module, des: *mut abi::Descriptor) -> c
     })
 }
 
-/// A descriptor with `reserve` bytes for Open MPI's header and as much of the convertor's data as fits, at most
-/// `*size`, which then says how much it is.
+/// A descriptor with `reserve` bytes for Open MPI's header and as much of the convertor's data as
+/// fits, at most `*size`, which then says how much it is.
 unsafe extern "C" fn prepare_src(
     btl: *mut abi::Module,
     endpoint: *mut abi::BtlEndpoint,
@@ -212,8 +214,8 @@ unsafe extern "C" fn prepare_src(
             (!des.is_null()).then_some((des, wanted.min(room)))
         });
         let Some(Some((des, len))) = des else { return ptr::null_mut() };
-        // SAFETY: the descriptor is in Open MPI's hands, that is, in ours until we return it; its one segment has
-        // `reserve + len` bytes. Nobody else uses the convertor.
+        // SAFETY: the descriptor is in Open MPI's hands, that is, in ours until we return it; its
+        // one segment has `reserve + len` bytes. Nobody else uses the convertor.
         let packed = unsafe {
             let data = (*(*des).segments).addr.cast::<u8>().add(reserve);
             opal::pack(convertor, data, len)
@@ -237,8 +239,8 @@ unsafe extern "C" fn prepare_src(
     })
 }
 
-/// Sends or queues. 1: done, no callback will come; 0: the callback will come from progress; negative: not taken. Never
-/// "busy": ob1 takes that for success in places.
+/// Sends or queues. 1: done, no callback will come; 0: the callback will come from progress;
+/// negative: not taken. Never "busy": ob1 takes that for success in places.
 unsafe extern "C" fn send(
     btl: *mut abi::Module,
     endpoint: *mut abi::BtlEndpoint,
@@ -281,8 +283,9 @@ fn code_of(kind: &SendErrorKind, to: &Endpoint) -> c_int {
     }
 }
 
-/// The short way for small messages: header and data are copied here and nothing is called back. If it cannot be gone,
-/// `des` (unless NULL) gets a descriptor for the long way: ob1 does not allocate one itself then, it comes back here.
+/// The short way for small messages: header and data are copied here and nothing is called back. If
+/// it cannot be gone, `des` (unless NULL) gets a descriptor for the long way: ob1 does not allocate
+/// one itself then, it comes back here.
 unsafe extern "C" fn sendi(
     btl: *mut abi::Module,
     endpoint: *mut abi::BtlEndpoint,
@@ -305,7 +308,8 @@ unsafe extern "C" fn sendi(
             .with(|inner| if inner.slab.is_low() { None } else { inner.engine.alloc(len).ok() })
             .flatten();
         let sent = short.and_then(|mut buf| {
-            // SAFETY: `header` has `header_size` bytes; the convertor is Open MPI's and used by nobody else.
+            // SAFETY: `header` has `header_size` bytes; the convertor is Open MPI's and used by
+            // nobody else.
             let filled =
                 unsafe { fill_inline(&mut buf, convertor, header, header_size, payload_size) };
             rail.with(|inner| match filled {
@@ -352,9 +356,9 @@ unsafe fn fill_inline(
     if packed == payload_size { Ok(()) } else { Err(()) }
 }
 
-/// Gives a buffer to the device, whose end Open MPI does not wait for. `None`: not possible at once. A message that only
-/// waits must not be reported as done: ob1 would complete the request, and if the process then blocked outside of MPI
-/// nobody would ever send it.
+/// Gives a buffer to the device, whose end Open MPI does not wait for. `None`: not possible at
+/// once. A message that only waits must not be reported as done: ob1 would complete the request,
+/// and if the process then blocked outside of MPI nobody would ever send it.
 fn send_quietly(inner: &mut Inner, to: &Endpoint, tag: u8, buf: SendBuf<Slot>) -> Option<c_int> {
     let endpoint = ptr::from_ref(to).cast_mut().cast();
     let des = match inner.slab.hand_out(endpoint, buf, abi::DES_BTL_OWNERSHIP) {

@@ -1,7 +1,7 @@
 //! Open MPI's services in Rust words: messages, modex, process records.
 //!
-//! Symbols that not every release series has are looked up by name after the version gate, so that the component also
-//! loads into the wrong Open MPI and can say so.
+//! Symbols that not every release series has are looked up by name after the version gate, so that
+//! the component also loads into the wrong Open MPI and can say so.
 
 use crate::abi;
 use crate::component;
@@ -33,8 +33,8 @@ pub(crate) fn is_verbose(level: i32) -> bool {
 }
 
 fn framework<T>(read: impl FnOnce(&abi::Framework) -> T) -> T {
-    // SAFETY: the record lives in libopen-pal, which outlives the component, and is changed only while components are
-    // being opened or closed, by the thread that calls us.
+    // SAFETY: the record lives in libopen-pal, which outlives the component, and is changed only
+    // while components are being opened or closed, by the thread that calls us.
     read(unsafe { &abi::opal_btl_base_framework })
 }
 
@@ -43,7 +43,8 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
     let mut line = format!("btl:verbs: {text}").into_bytes();
     line.retain(|byte| *byte != 0);
     let Ok(line) = CString::new(line) else { return };
-    // SAFETY: the format takes one string, which lives until the call returns. Stream 0 always exists.
+    // SAFETY: the format takes one string, which lives until the call returns. Stream 0 always
+    // exists.
     unsafe { abi::opal_output(0, c"%s".as_ptr(), line.as_ptr()) };
 }
 
@@ -89,7 +90,8 @@ pub(crate) fn asked_for_by_name() -> bool {
     if selection.is_null() {
         return false;
     }
-    // SAFETY: not NULL, so a NUL-terminated string owned by the parameter system until the framework closes.
+    // SAFETY: not NULL, so a NUL-terminated string owned by the parameter system until the
+    // framework closes.
     let selection = unsafe { CStr::from_ptr(selection) }.to_string_lossy();
     names_component(&selection, component::NAME)
 }
@@ -116,7 +118,8 @@ impl Proc {
     }
 
     fn get(&self) -> &abi::Proc {
-        // SAFETY: by the contract of `new`; names and locality do not change after the record was made.
+        // SAFETY: by the contract of `new`; names and locality do not change after the record was
+        // made.
         unsafe { self.0.as_ref() }
     }
 
@@ -147,7 +150,8 @@ struct Key(NonNull<c_char>);
 
 impl Key {
     fn new() -> Option<Self> {
-        // SAFETY: the component's record is initialised at compile time and Open MPI only reads its versions and names.
+        // SAFETY: the component's record is initialised at compile time and Open MPI only reads its
+        // versions and names.
         NonNull::new(unsafe { abi::mca_base_component_to_string(component::base()) }).map(Self)
     }
 }
@@ -175,7 +179,8 @@ pub(crate) fn modex_put(blob: &[u8]) -> Result<(), c_int> {
     let size = i32::try_from(blob.len()).map_err(|_| abi::ERR_BAD_PARAM)?;
     // SAFETY: `Value` is plain data for which all-zero bytes are valid.
     let mut value: abi::Value = unsafe { core::mem::zeroed() };
-    // SAFETY: the class is that of `opal_value_t`; the value is as large as the class says and not shared.
+    // SAFETY: the class is that of `opal_value_t`; the value is as large as the class says and not
+    // shared.
     unsafe { construct((&raw mut value).cast(), class.cast().as_ptr()) };
     value.key = key.0.as_ptr();
     value.kind = abi::BYTE_OBJECT;
@@ -183,8 +188,8 @@ pub(crate) fn modex_put(blob: &[u8]) -> Result<(), c_int> {
     value.data.bo = abi::ByteObject { size, bytes: blob.as_ptr().cast_mut() };
     // SAFETY: the table is filled when MPI_Init has reached the BTLs; only one field is read.
     let Some(put) = (unsafe { (*pmix.as_ptr()).put }) else { return Err(abi::ERR_NOT_AVAILABLE) };
-    // SAFETY: key and data live until the call returns. The value is not destructed afterwards: its destructor would
-    // free the key and the data, which are not its own.
+    // SAFETY: key and data live until the call returns. The value is not destructed afterwards: its
+    // destructor would free the key and the data, which are not its own.
     match unsafe { put(abi::PMIX_GLOBAL, &raw mut value) } {
         abi::SUCCESS => Ok(()),
         code => Err(code),
@@ -200,7 +205,8 @@ pub(crate) fn modex_get(proc: Proc) -> Option<Vec<u8>> {
     let get = unsafe { (*pmix()?.as_ptr()).get }?;
     let mut value: *mut abi::Value = ptr::null_mut();
     let name = proc.get().name;
-    // SAFETY: name, key and `value` live until the call returns; a NULL info list means no directives.
+    // SAFETY: name, key and `value` live until the call returns; a NULL info list means no
+    // directives.
     let code = unsafe { get(&raw const name, key.0.as_ptr(), ptr::null_mut(), &raw mut value) };
     let value = NonNull::new(value)?;
     let bytes = if code == abi::SUCCESS { byte_object(value) } else { None };
@@ -228,7 +234,8 @@ fn byte_object(value: NonNull<abi::Value>) -> Option<Vec<u8>> {
 /// OBJ_CONSTRUCT.
 ///
 /// # Safety
-/// `object` points to memory of the class's size that nobody else uses; `class` is one of Open MPI's classes.
+/// `object` points to memory of the class's size that nobody else uses; `class` is one of Open
+/// MPI's classes.
 unsafe fn construct(object: *mut abi::Object, class: *mut abi::Class) {
     // SAFETY: by the contract; a class that is initialised already is left alone.
     unsafe {

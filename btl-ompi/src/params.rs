@@ -1,8 +1,9 @@
 //! The component's MCA parameters: names, defaults, help texts and allowed ranges.
 //!
-//! Names are those of openib where the meaning is equal (`if_include`, `if_exclude`, `max_btls`); the ones every BTL
-//! has (`eager_limit`, `max_send_size`, `exclusivity`, …) are registered by Open MPI itself. This file is plain Rust:
-//! `register.rs` carries [`NUMBERS`] and [`STRINGS`] to Open MPI and brings the values back as a [`Raw`].
+//! Names are those of openib where the meaning is equal (`if_include`, `if_exclude`, `max_btls`);
+//! the ones every BTL has (`eager_limit`, `max_send_size`, `exclusivity`, …) are registered by Open
+//! MPI itself. This file is plain Rust: `register.rs` carries [`NUMBERS`] and [`STRINGS`] to Open
+//! MPI and brings the values back as a [`Raw`].
 
 use crate::driver::How;
 use btl_core::{Config, LaneConfig, Nanos, ProcName};
@@ -457,7 +458,8 @@ impl Raw {
 }
 
 impl Params {
-    /// The engine's settings. `job`: the key shared by all processes that may connect to each other.
+    /// The engine's settings. `job`: the key shared by all processes that may connect to each
+    /// other.
     pub(crate) fn config(&self, me: ProcName, job: u64) -> Config {
         Config {
             lanes: self.lanes.to_vec(),
@@ -520,8 +522,9 @@ pub(crate) struct Limits {
 const MIN_EAGER: usize = 256;
 
 impl Limits {
-    /// Fits the limits to what one frame of each lane carries. Matching traffic must stay on lane 0, whose frames
-    /// arrive in order, so the eager limits cannot exceed its payload. A limit that still has its default is lowered.
+    /// Fits the limits to what one frame of each lane carries. Matching traffic must stay on lane
+    /// 0, whose frames arrive in order, so the eager limits cannot exceed its payload. A limit that
+    /// still has its default is lowered.
     ///
     /// # Errors
     /// [`ParamError::Range`] for the first limit the user set that does not fit.
@@ -621,7 +624,8 @@ mod tests {
                 let mut raw = Raw::default();
                 raw.numbers[i] = value;
                 let result = raw.check();
-                // Lane sizes depend on each other: only the complaint about the range itself counts.
+                // Lane sizes depend on each other: only the complaint about the range itself
+                // counts.
                 let own = matches!(&result, Err(ParamError::Range { why: "", .. }));
                 assert_eq!(!own, good, "{} = {value}: {result:?}", number.name);
             }

@@ -1,4 +1,5 @@
-//! Progress: pulls events out of the engine one at a time and makes Open MPI's callbacks, with no lock held.
+//! Progress: pulls events out of the engine one at a time and makes Open MPI's callbacks, with no
+//! lock held.
 
 use crate::abi;
 use crate::descriptor::Done;
@@ -192,7 +193,8 @@ fn settle(inner: &mut Inner, after: After) {
     }
 }
 
-/// Makes one upcall. No lock is held: Open MPI comes back into `send`, `alloc` and `free` from here.
+/// Makes one upcall. No lock is held: Open MPI comes back into `send`, `alloc` and `free` from
+/// here.
 fn make(rail: &Rail, upcall: Upcall) -> After {
     match upcall {
         Upcall::Receive { tag, mut buf } => {
@@ -205,7 +207,8 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
                 rail.fatal(Some(fault.proc_), &fault.text);
             }
             if let Some(callback) = done.callback {
-                // SAFETY: Open MPI's own function, with the module, endpoint and descriptor it was registered for.
+                // SAFETY: Open MPI's own function, with the module, endpoint and descriptor it was
+                // registered for.
                 unsafe { callback(rail.module(), done.endpoint, done.des, status) };
             }
             if done.owned { After::Free(done.des) } else { After::Nothing }
@@ -218,7 +221,8 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
 }
 
 fn receive(rail: &Rail, tag: u8, buf: &mut RecvBuf<Slot>) {
-    // SAFETY: the table lives in libopen-pal; an entry is written before the first message with its tag can be sent.
+    // SAFETY: the table lives in libopen-pal; an entry is written before the first message with its
+    // tag can be sent.
     let entry = unsafe {
         (&raw const abi::mca_btl_base_active_message_trigger)
             .cast::<abi::RecvCallback>()
@@ -234,6 +238,7 @@ fn receive(rail: &Rail, tag: u8, buf: &mut RecvBuf<Slot>) {
     let mut des: abi::Descriptor = unsafe { mem::zeroed() };
     des.segments = &raw mut segment;
     des.segment_count = 1;
-    // SAFETY: Open MPI's own function. Descriptor, segment and data live until it returns, and it does not keep them.
+    // SAFETY: Open MPI's own function. Descriptor, segment and data live until it returns, and it
+    // does not keep them.
     unsafe { callback(rail.module(), tag, &raw mut des, entry.cbdata) };
 }

@@ -1,10 +1,11 @@
 //! A rail: one BTL module over one port of one device, with its engine and the lock around it.
 //!
-//! Rails live in a static table, so a module's address is good for the life of the process and the component can be
-//! opened and closed any number of times. The engine and everything of a job come and go with `open` and `close`.
+//! Rails live in a static table, so a module's address is good for the life of the process and the
+//! component can be opened and closed any number of times. The engine and everything of a job come
+//! and go with `open` and `close`.
 //!
-//! Lock rules: `inner` is held for single engine calls only, never while Open MPI is called (its callbacks come back
-//! into `send` and `alloc`). `error_cb` is never held together with it.
+//! Lock rules: `inner` is held for single engine calls only, never while Open MPI is called (its
+//! callbacks come back into `send` and `alloc`). `error_cb` is never held together with it.
 
 use crate::abi;
 use crate::clock::Clock;
@@ -36,8 +37,9 @@ pub(crate) struct Rail {
     broken: AtomicBool,
 }
 
-// SAFETY: `module` is written by us only while the rail is being opened, by the one thread that initialises the
-// component; later only Open MPI writes it, under its own rules. The rest synchronises itself.
+// SAFETY: `module` is written by us only while the rail is being opened, by the one thread that
+// initialises the component; later only Open MPI writes it, under its own rules. The rest
+// synchronises itself.
 unsafe impl Sync for Rail {}
 
 /// What the lock guards.
@@ -90,7 +92,8 @@ pub(crate) fn reset() {
 impl Rail {
     const fn empty() -> Self {
         Self {
-            // SAFETY: numbers, NULL pointers and absent functions: all-zero bytes are a valid module.
+            // SAFETY: numbers, NULL pointers and absent functions: all-zero bytes are a valid
+            // module.
             module: UnsafeCell::new(unsafe { core::mem::zeroed() }),
             inner: Mutex::new(None),
             error_cb: Mutex::new(None),
@@ -111,7 +114,8 @@ impl Rail {
         self.module.get()
     }
 
-    /// Runs one step on the engine, waiting for other threads; `None` if the rail is closed or broken.
+    /// Runs one step on the engine, waiting for other threads; `None` if the rail is closed or
+    /// broken.
     pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Inner) -> T) -> Option<T> {
         match self.inner.lock() {
             Ok(guard) => run(guard, step),
@@ -119,7 +123,8 @@ impl Rail {
         }
     }
 
-    /// As [`Rail::with`], but does nothing when another thread has the engine: that thread makes progress.
+    /// As [`Rail::with`], but does nothing when another thread has the engine: that thread makes
+    /// progress.
     pub(crate) fn try_with<T>(&self, step: impl FnOnce(&mut Inner) -> T) -> Option<T> {
         match self.inner.try_lock() {
             Ok(guard) => run(guard, step),
@@ -140,7 +145,8 @@ impl Rail {
         }
     }
 
-    /// Opens the next rail of the table; only the thread that initialises the component may call it.
+    /// Opens the next rail of the table; only the thread that initialises the component may call
+    /// it.
     pub(crate) fn open(
         config: &Config,
         opened: Opened,
@@ -169,7 +175,8 @@ impl Rail {
         Ok(rail)
     }
 
-    /// Takes the engine and all that belongs to it out; from now on every entry point finds nothing.
+    /// Takes the engine and all that belongs to it out; from now on every entry point finds
+    /// nothing.
     pub(crate) fn take(&self) -> Option<Inner> {
         self.closing.store(true, Ordering::Relaxed);
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -180,7 +187,8 @@ impl Rail {
         *self.error_cb.lock().unwrap_or_else(PoisonError::into_inner) = callback;
     }
 
-    /// Ends the job through Open MPI, or does nothing while closing. `proc_` may be unknown. No lock may be held.
+    /// Ends the job through Open MPI, or does nothing while closing. `proc_` may be unknown. No
+    /// lock may be held.
     pub(crate) fn fatal(&self, proc_: Option<Proc>, what: &str) {
         if self.closing.load(Ordering::Relaxed) {
             verbose!(WHY, "while closing: {what}");
@@ -194,7 +202,8 @@ impl Rail {
         };
         let proc_ = proc_.map_or(ptr::null_mut(), |p| p.as_ptr());
         // Open MPI prints the text when it ends the job.
-        // SAFETY: Open MPI's own function; module and record are good, the text lives until the call returns.
+        // SAFETY: Open MPI's own function; module and record are good, the text lives until the
+        // call returns.
         unsafe { callback(self.module(), abi::ERROR_FLAGS_FATAL, proc_, info.as_ptr().cast_mut()) };
     }
 }

@@ -17,8 +17,8 @@ struct Storage {
     template: UnsafeCell<abi::Module>,
 }
 
-// SAFETY: written by Open MPI's parameter system and by `register_all`, both only in the thread that opens components;
-// read afterwards.
+// SAFETY: written by Open MPI's parameter system and by `register_all`, both only in the thread
+// that opens components; read afterwards.
 unsafe impl Sync for Storage {}
 
 static STORAGE: Storage = Storage {
@@ -73,7 +73,8 @@ fn register_one(
     else {
         return Err(abi::ERR_BAD_PARAM);
     };
-    // SAFETY: the strings are copied; `place` has the type that `kind` says and stays in place for good.
+    // SAFETY: the strings are copied; `place` has the type that `kind` says and stays in place for
+    // good.
     let code = unsafe {
         abi::mca_base_component_var_register(
             component::base(),
@@ -100,7 +101,8 @@ fn default_module() -> abi::Module {
     module.eager_limit = eager;
     module.rndv_eager_limit = eager;
     module.max_send_size = max;
-    // Without put and get ob1 does not use these three; they are set so that its arithmetic on them stays sound.
+    // Without put and get ob1 does not use these three; they are set so that its arithmetic on them
+    // stays sound.
     module.rdma_pipeline_send_length = max;
     module.rdma_pipeline_frag_size = max;
     module.min_rdma_pipeline_size = eager.saturating_add(max);
@@ -113,7 +115,8 @@ fn default_module() -> abi::Module {
 
 /// The values after Open MPI read files, environment and command line.
 pub(crate) fn read() -> Raw {
-    // SAFETY: nobody writes the storage after registration; strings are NULL or NUL-terminated and copied at once.
+    // SAFETY: nobody writes the storage after registration; strings are NULL or NUL-terminated and
+    // copied at once.
     unsafe {
         let strings = (*STORAGE.strings.get()).map(|text| {
             if text.is_null() {
@@ -147,7 +150,8 @@ pub(crate) fn default_limits() -> Limits {
     }
 }
 
-/// Gives a module the values of the template and the limits that fit; function pointers are the caller's.
+/// Gives a module the values of the template and the limits that fit; function pointers are the
+/// caller's.
 ///
 /// # Safety
 /// `module` points to a module nobody else uses now.

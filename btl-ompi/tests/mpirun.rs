@@ -1,6 +1,7 @@
-//! Runs MPI programs over the component under the installed Open MPI, with the test transport instead of devices:
-//! `cargo test -p btl-ompi --no-default-features --features fake-transport`. Needs Open MPI 4.1 with mpicc (Debian:
-//! libopenmpi-dev openmpi-bin). The same programs run over real devices in the guest.
+//! Runs MPI programs over the component under the installed Open MPI, with the test transport
+//! instead of devices: `cargo test -p btl-ompi --no-default-features --features fake-transport`.
+//! Needs Open MPI 4.1 with mpicc (Debian: libopenmpi-dev openmpi-bin). The same programs run over
+//! real devices in the guest.
 #![cfg(feature = "fake-transport")]
 
 use std::path::{Path, PathBuf};
@@ -87,7 +88,8 @@ fn mpirun(ranks: u32, parameters: &[(&str, &str)], program: &Path, arguments: &[
     }
 }
 
-/// Runs a program that must succeed, say so once, and have used this component for all its messages.
+/// Runs a program that must succeed, say so once, and have used this component for all its
+/// messages.
 fn succeeds(ranks: u32, parameters: &[(&str, &str)], name: &str, arguments: &[&str]) -> Job {
     let program = program(name);
     let mut parameters = parameters.to_vec();
@@ -167,7 +169,8 @@ fn threads_share_a_module() {
     succeeds(2, &[], "threads", &["--iters", "100"]);
 }
 
-/// A component built for 4.1 in another Open MPI, pretended by a library with another version string.
+/// A component built for 4.1 in another Open MPI, pretended by a library with another version
+/// string.
 #[test]
 fn another_open_mpi_is_refused() {
     let (source, library) = (stage().dir.join("version.c"), stage().dir.join("version.so"));

@@ -9,7 +9,8 @@ pub(crate) struct Fact {
     pub(crate) value: u64,
 }
 
-/// Asserts size, alignment and field offsets of bound structs, and collects the same facts for the header test.
+/// Asserts size, alignment and field offsets of bound structs, and collects the same facts for the
+/// header test.
 ///
 /// Each entry reads `Rust type = "C type", size, align { rust field = "C field" @ offset, … }`.
 macro_rules! layout {

@@ -1,4 +1,5 @@
-//! Stands in for libopen-pal in unit tests: the symbols the component needs, and a record of what was done with them.
+//! Stands in for libopen-pal in unit tests: the symbols the component needs, and a record of what
+//! was done with them.
 
 use super::v41::{
     BaseComponent, Bitmap, Class, Convertor, Framework, IoVec, Module, Proc, RecvCallback, TAG_MAX,
@@ -57,7 +58,8 @@ impl Stub {
         for (to, from) in bytes.iter_mut().take(15).zip(version.bytes()) {
             *to = from;
         }
-        // SAFETY: this stub is the only one, and the component's threads do not exist in unit tests.
+        // SAFETY: this stub is the only one, and the component's threads do not exist in unit
+        // tests.
         unsafe { *opal_version_string.0.get() = bytes };
     }
 

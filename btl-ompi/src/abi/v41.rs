@@ -1,7 +1,8 @@
 //! Open MPI 4.1: BTL 3.1.0 on MCA 2.1.0.
 //!
-//! Written after the output of bindgen on the headers of 4.1.4, cut down to what the component uses. Names are Rust's;
-//! the C name stands beside each item. The layouts are the same in every 4.1.x without CUDA.
+//! Written after the output of bindgen on the headers of 4.1.4, cut down to what the component
+//! uses. Names are Rust's; the C name stands beside each item. The layouts are the same in every
+//! 4.1.x without CUDA.
 
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 

@@ -1,8 +1,8 @@
-//! For tests: lanes over local sockets of one host, so that everything above the port can run under a real Open MPI
-//! without devices.
+//! For tests: lanes over local sockets of one host, so that everything above the port can run under
+//! a real Open MPI without devices.
 //!
-//! It is stricter than a device: a send by the side that accepted before it received anything, and a message that finds
-//! no receive posted, end the process with a panic that names the rule.
+//! It is stricter than a device: a send by the side that accepted before it received anything, and
+//! a message that finds no receive posted, end the process with a panic that names the rule.
 
 use super::{How, Opened};
 use crate::clock::monotonic;
@@ -429,13 +429,7 @@ impl Cm {
     fn act(&mut self, action: Action) -> Option<Input> {
         match action {
             Action::Dial { conn, class, addr, data, .. } => {
-                let started = dial(addr.port()).map_err(|e| e.to_string()).and_then(|fd| {
-                    let wire = Wire::new(fd);
-                    let lane = self.set_up(&wire, class, Role::Initiator)?;
-                    wire.letter(CONNECT, data).map_err(|e| e.to_string())?;
-                    Ok(Pending { wire, lane: Some(lane), dialled: true })
-                });
-                match started {
+                match self.start(class, addr.port(), data) {
                     Ok(pending) => {
                         self.pending.insert(conn, pending);
                         None
@@ -500,6 +494,13 @@ impl Cm {
                 None
             }
         }
+    }
+
+    fn start(&self, class: u8, port: u16, data: PrivateData) -> Result<Pending, String> {
+        let wire = Wire::new(dial(port).map_err(|e| e.to_string())?);
+        let lane = self.set_up(&wire, class, Role::Initiator)?;
+        wire.letter(CONNECT, data).map_err(|e| e.to_string())?;
+        Ok(Pending { wire, lane: Some(lane), dialled: true })
     }
 
     fn set_up(&self, wire: &Arc<Wire>, class: u8, role: Role) -> Result<SetupLane<Qp>, String> {

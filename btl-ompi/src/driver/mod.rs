@@ -1,7 +1,7 @@
 //! What moves the bytes: the real devices, or a transport for tests of everything above it.
 //!
-//! Either has `find`, which lists the ports that can be used (or those that fit a name) or says why there is none, and
-//! `Candidate::open`.
+//! Either has `find`, which lists the ports that can be used (or those that fit a name) or says why
+//! there is none, and `Candidate::open`.
 
 use crate::modex;
 

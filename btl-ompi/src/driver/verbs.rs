@@ -72,8 +72,8 @@ fn carrier(transport: Transport) -> Carrier {
     }
 }
 
-/// Why the device cannot connect to itself. What is not known counts as no: a connect that never comes back costs the
-/// job more than the way through shared memory.
+/// Why the device cannot connect to itself. What is not known counts as no: a connect that never
+/// comes back costs the job more than the way through shared memory.
 fn no_loopback(support: LoopbackSupport) -> Option<String> {
     match support {
         LoopbackSupport::Yes(_) => None,
