@@ -3,23 +3,32 @@
 # did meanwhile. What can only be seen while it lasts is looked at every INTERVAL seconds; 0: not at all.
 #   @rnr          receiver-not-ready errors that all RDMA devices counted ("none" where none counts them)
 #   @lo_bytes     bytes that left through the loopback network device
-#   @packets      packets that the RDMA device counted as sent (0 where it counts none)
+#   @packets      packets that the RDMA device counted as sent ("none" where it counts none)
+#   @bytes        bytes that the RDMA device counted as sent ("none" where it counts none)
 #   @mtu          the largest network packet of the RDMA device's network device
 #   @qps          the most queue pairs of user programs that were seen ready to send at one time on the RDMA device
 #   @tcp_conns    TCP connections that belong to no program but to the kernel: those of an iWARP device
 #   @tcp_bytes    bytes sent on these, as far as seen before they were closed
 dev=$1 interval=$2
 shift 2
-counters=/sys/class/infiniband/$dev/ports/1/hw_counters
-value() { cat "$1" 2>/dev/null || echo 0; }
-rnr() {
-    cat /sys/class/infiniband/*/ports/1/hw_counters/{rcvd_rnr_err,send_rnr_err,retry_rnr_exceeded_err} 2>/dev/null |
-        awk '{ sum += $1 } END { print (NR ? sum : "none") }'
+
+# counted LINK KEY...: the sum of these counters of the RDMA link (DEVICE/PORT; "": of all), or "none"
+counted() {
+    local link=$1
+    shift
+    rdma statistic show 2>/dev/null | awk -v link="$link" -v keys="$*" '
+        BEGIN { split(keys, list); for (i in list) wanted[list[i]] }
+        link == "" || $2 == link { for (i = 3; i < NF; i += 2) if ($i in wanted) { n++; sum += $(i + 1) } }
+        END { if (n) printf "%.0f\n", sum; else print "none" }'
 }
+# risen KEY BEFORE NOW: the line that tells by how much
+risen() {
+    if [ "$2" = none ]; then echo "@$1 none"; else echo "@$1 $(($3 - $2))"; fi
+}
+lo_bytes() { cat /sys/class/net/lo/statistics/tx_bytes; }
+not_ready=(rcvd_rnr_err send_rnr_err retry_rnr_exceeded_err)
 seen=$(mktemp)
-not_ready=$(rnr)
-lo=$(value /sys/class/net/lo/statistics/tx_bytes)
-packets=$(value "$counters/sent_pkts")
+rnr=$(counted "" "${not_ready[@]}") packets=$(counted "$dev/1" sent_pkts) bytes=$(counted "$dev/1" sent_bytes) lo=$(lo_bytes)
 qps=0
 
 "$@" &
@@ -34,11 +43,12 @@ done
 wait $job
 code=$?
 
-netdev=$(rdma link show "$dev/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p')
-if [ "$not_ready" = none ]; then echo "@rnr none"; else echo "@rnr $(($(rnr) - not_ready))"; fi
-echo "@lo_bytes $(($(value /sys/class/net/lo/statistics/tx_bytes) - lo))"
-echo "@packets $(($(value "$counters/sent_pkts") - packets))"
-echo "@mtu $(value "/sys/class/net/$netdev/mtu")"
+risen rnr "$rnr" "$(counted "" "${not_ready[@]}")"
+risen packets "$packets" "$(counted "$dev/1" sent_pkts)"
+risen bytes "$bytes" "$(counted "$dev/1" sent_bytes)"
+risen lo_bytes "$lo" "$(lo_bytes)"
+netdev=$(rdma link show "$dev/1" 2>/dev/null | sed -n 's/.* netdev \([^ ]*\).*/\1/p')
+echo "@mtu $(cat "/sys/class/net/${netdev:-lo}/mtu")"
 echo "@qps $qps"
 awk '{ if ($2 > max[$1]) max[$1] = $2 }
     END { for (c in max) { n++; sum += max[c] } print "@tcp_conns", n + 0; printf "@tcp_bytes %.0f\n", sum }' "$seen"

@@ -2,7 +2,7 @@
 //!
 //! Open MPI was allowed the BTLs self and verbs only. Besides that, what the probe saw must fit:
 //! - On both: queue pairs of the job's processes were ready to send on the device.
-//! - rxe counts its packets. One carries at most the device's MTU, so there must be at least bytes / MTU of them. (Between processes
+//! - rxe counts its packets and, from Linux 7 on, its bytes. One carries at most the device's MTU, so there must be at least bytes / MTU of them. (Between processes
 //!   of one address rxe turns packets round inside the device: no network device sees them.)
 //! - siw has no counters, but each of its queue pairs is a TCP connection of the kernel's own. Between processes of one address these
 //!   go through lo, which must have carried at least the job's bytes. The connections are looked at 20 times a second, so what they
@@ -35,8 +35,13 @@ pub(super) fn check(device: Device, output: &str) -> Result<String> {
         if packets < need {
             bail!("{bytes} bytes need {need} packets of {mtu} bytes, and rxe0 counted {packets}");
         }
+        let counted = value("bytes").ok();
+        if let Some(counted) = counted.filter(|counted| *counted < bytes) {
+            bail!("the ranks sent {bytes} bytes, and rxe0 counted {counted}");
+        }
+        let counted = counted.map(|counted| format!(" with {counted} bytes")).unwrap_or_default();
         return Ok(format!(
-            "proof: {bytes} bytes sent by the ranks; rxe0 counted {packets} packets ({need} of {mtu} bytes needed); \
+            "proof: {bytes} bytes sent by the ranks; rxe0 counted {packets} packets{counted} ({need} of {mtu} bytes needed); \
              {qps} queue pairs"
         ));
     }
