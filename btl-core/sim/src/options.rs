@@ -173,6 +173,17 @@ pub enum Fault {
     ClosesEarly(u32, Nanos),
 }
 
+/// A device that lies, to try the checker on whole runs: no device does this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Havoc {
+    /// Now and then a bit of a payload is flipped.
+    FlipBit,
+    /// Now and then a message arrives twice.
+    Double,
+    /// Now and then the credits of a message are set to nothing.
+    LoseCredits,
+}
+
 /// Everything that a run depends on.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -182,6 +193,8 @@ pub struct Options {
     pub model: Model,
     /// The rule to break.
     pub sabotage: Option<Sabotage>,
+    /// A device that lies.
+    pub havoc: Option<Havoc>,
     /// Violations of these do not end the run, only what follows from them: shows what a device
     /// makes of a broken rule.
     pub tolerate: &'static [Invariant],
@@ -261,6 +274,7 @@ impl Options {
             seed,
             model,
             sabotage,
+            havoc: None,
             tolerate: &[],
             ranks,
             lanes,

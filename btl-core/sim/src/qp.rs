@@ -2,7 +2,7 @@
 use crate::check::Invariant;
 use crate::cover::Hit;
 use crate::net::{Cqe, Ev, Net};
-use crate::options::Model;
+use crate::options::{Havoc, Model};
 use crate::slots::{Owner, SimSlot};
 use btl_core::error::PortError;
 use btl_core::port::{Refused, RefusedWhy, Status};
@@ -233,11 +233,15 @@ impl Net {
 
     fn transmit(&mut self, q: u32, slot: SimSlot, len: usize) {
         let at = self.now + self.rng.delay(self.opt.dev.wire);
-        let bytes = slot.get(..len).unwrap_or(&slot).to_vec();
+        let mut bytes = slot.get(..len).unwrap_or(&slot).to_vec();
+        let twice = self.opt.havoc.is_some_and(|havoc| self.spoil(havoc, &mut bytes));
         let early = self.qps[q as usize].acceptor && !self.qps[q as usize].received;
         let qp = &mut self.qps[q as usize];
         let at = at.max(qp.last_arrival);
         qp.last_arrival = at;
+        if twice {
+            qp.pipe.push_back(Item::Message(at, bytes.clone()));
+        }
         qp.pipe.push_back(Item::Message(at, bytes));
         if self.opt.model.is_iwarp() {
             // TCP has it: that is all a completed send says here.
@@ -251,6 +255,19 @@ impl Net {
             self.break_stream(q);
         }
         self.start_pipe(q);
+    }
+
+    /// A device that lies. `true`: the message arrives twice.
+    fn spoil(&mut self, havoc: Havoc, bytes: &mut [u8]) -> bool {
+        let now = self.rng.chance(1, 8);
+        let (header, payload) = bytes.split_at_mut(8.min(bytes.len()));
+        match havoc {
+            Havoc::Double => return now && !payload.is_empty(),
+            Havoc::FlipBit => payload.last_mut().filter(|_| now).into_iter().for_each(|b| *b ^= 1),
+            Havoc::LoseCredits if now => header[2..4].fill(0),
+            Havoc::LoseCredits => {}
+        }
+        false
     }
 
     /// Schedules the arrival of what a queue pair sent first, unless that is done.

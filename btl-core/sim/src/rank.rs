@@ -189,9 +189,19 @@ impl Rank {
         let (Some(peer), false, Life::Running) = (known.id, known.failed, self.life) else {
             return Ok(());
         };
-        if !known.added {
+        // Before or after the message: one that waits for the addresses is no failure.
+        let first = self.net.borrow_mut().rng.chance(1, 2);
+        if !known.added && first {
             self.add_late(item.dst, peer);
         }
+        let sent = self.send_to(peer, item, book);
+        if !known.added && !first {
+            self.add_late(item.dst, peer);
+        }
+        sent
+    }
+
+    fn send_to(&mut self, peer: PeerId, item: Item, book: &mut MessageBook) -> Result<(), Item> {
         let mut buf: SendBuf<SimSlot> = match self.engine.alloc(item.len) {
             Ok(buf) => buf,
             Err(AllocError::Busy) => {
@@ -210,15 +220,20 @@ impl Rank {
         }
         rng::fill(seed, id, &mut buf);
         let tag = tag_for(class, id);
-        match self.engine.send(peer, tag, buf, id) {
-            Ok(_) => {
+        let at_once = self.net.borrow_mut().rng.chance(1, 8);
+        let taken = match at_once {
+            true => self.engine.try_send(peer, tag, buf, id),
+            false => self.engine.send(peer, tag, buf, id).map(|_| ()),
+        };
+        match taken {
+            Ok(()) => {
                 let (src, dst, len, hops) = (self.me, item.dst, item.len, item.hops);
                 book.accepted(Message { src, dst, class, len, tag, hops });
                 Ok(())
             }
             Err(error) => {
                 self.engine.free(error.buf);
-                if error.kind == SendErrorKind::Busy {
+                if matches!(error.kind, SendErrorKind::Busy | SendErrorKind::WouldQueue) {
                     return Err(item);
                 }
                 if !book.is_disturbed(self.me, item.dst) {

@@ -389,10 +389,15 @@ impl Net {
         self.qps.iter().enumerate().filter_map(is).collect()
     }
 
-    /// Whether no device has anything to do and nobody computes.
+    /// Whether no device and no connection manager has anything to do and nobody computes.
     fn is_quiet(&self) -> bool {
+        // A queue pair without a lane is still being connected or handed over.
         let still = |qp: &crate::qp::Qp| {
-            qp.wq.is_empty() && qp.pipe.is_empty() && qp.cqes.is_empty() && qp.tx.is_empty()
+            qp.lane.is_some()
+                && qp.wq.is_empty()
+                && qp.pipe.is_empty()
+                && qp.cqes.is_empty()
+                && qp.tx.is_empty()
         };
         let idle = |host: &crate::net::Host| {
             host.dead || (host.cq.is_empty() && host.computing <= self.now)

@@ -77,7 +77,9 @@ pub fn draw(opt: &Options, rng: &mut Rng) -> Vec<Vec<Item>> {
 fn draw_pair(opt: &Options, rng: &mut Rng) -> (u32, u32) {
     let src = rng.below(u64::from(opt.ranks)) as u32;
     let step = rng.range(1, u64::from(opt.ranks) - 1) as u32;
-    (src, (src + step) % opt.ranks)
+    let dst = (src + step) % opt.ranks;
+    // Who does not know its peers can only answer.
+    if opt.one_sided { (src.min(dst), src.max(dst)) } else { (src, dst) }
 }
 
 /// Sizes from nothing to the largest, of all classes alike, often at a limit.
