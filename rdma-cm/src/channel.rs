@@ -132,6 +132,8 @@ impl EventChannel {
 
     /// The next event, or `None` when none came within `timeout` (`None`: no limit but the token).
     ///
+    /// Events that are there are still handed out after the token was used; the blocking helpers end at once.
+    ///
     /// # Errors
     /// [`Error::Cancelled`]; [`Error::Os`] when the channel itself fails.
     pub fn next_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>> {
@@ -143,8 +145,19 @@ impl EventChannel {
         self.read_until(deadline)
     }
 
-    /// The next event of one id; those of others wait for [`next_event`](Self::next_event).
-    pub(crate) fn next_event_of(&mut self, id: IdKey, deadline: Instant) -> Result<Option<Event>> {
+    /// The next event of one id, or `None` when none came within `timeout`; those of others are kept for
+    /// [`next_event`](Self::next_event). The requests to a listener are not its own events: see
+    /// [`wait_request`](Self::wait_request).
+    ///
+    /// # Errors
+    /// As [`next_event`](Self::next_event).
+    pub fn next_event_of(&mut self, id: &impl Id, timeout: Duration) -> Result<Option<Event>> {
+        self.reap();
+        self.event_of(id.key(), deadline(timeout))
+    }
+
+    /// [`next_event_of`](Self::next_event_of) for a key and a deadline.
+    pub(crate) fn event_of(&mut self, id: IdKey, deadline: Instant) -> Result<Option<Event>> {
         self.next_matching(deadline, |event| event.id() == id)
     }
 
@@ -157,13 +170,21 @@ impl EventChannel {
         if let Some(at) = self.pending.iter().position(&wanted) {
             return Ok(self.pending.remove(at));
         }
-        while let Some(event) = self.read_until(Some(deadline))? {
+        loop {
+            self.check_cancelled()?;
+            let Some(event) = self.read_until(Some(deadline))? else { return Ok(None) };
             if wanted(&event) {
                 return Ok(Some(event));
             }
             self.pending.push_back(event);
         }
-        Ok(None)
+    }
+
+    fn check_cancelled(&self) -> Result<()> {
+        if self.token.is_cancelled() {
+            return Err(Error::Cancelled { op: "waiting for connection events" });
+        }
+        Ok(())
     }
 
     fn read_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event>> {
@@ -173,9 +194,7 @@ impl EventChannel {
                     return Ok(Some(event));
                 }
             }
-            if self.token.is_cancelled() {
-                return Err(Error::Cancelled { op: "waiting for connection events" });
-            }
+            self.check_cancelled()?;
             if !self.raw.wait(&self.token, deadline)? {
                 return Ok(None);
             }
@@ -437,6 +456,12 @@ impl EventChannel {
     pub(crate) fn forget_established(&mut self, key: IdKey) {
         self.pending.retain(|event| !matches!(event, Event::Established { id, .. } if *id == key));
     }
+}
+
+/// The moment `timeout` from now; a century for one that no clock can hold.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    Instant::now() + timeout.min(CENTURY)
 }
 
 fn is_request(event: &Event) -> bool {

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use rdma_safe::QueuePair;
 
-use crate::channel::{EventChannel, Phase};
+use crate::channel::{self, EventChannel, Phase};
 use crate::error::{ConnectError, Error};
 use crate::event::Event;
 use crate::id::{Connecting, Connector, Established, Id, Initiator};
@@ -57,8 +57,11 @@ impl EventChannel {
         timeout: Duration,
     ) -> Result<Connecting, ConnectError> {
         const OP: &str = "connect";
-        let deadline = Instant::now() + timeout;
+        let deadline = channel::deadline(timeout);
         let token = self.cancel_token();
+        if token.is_cancelled() {
+            return Err(ConnectError::Cancelled);
+        }
         let (entry, device) = self.entry_on_device(connector.key(), OP)?;
         if entry.phase != Phase::Routed {
             return Err(Error::State { op: OP, why: "the route is not resolved" }.into());
@@ -102,9 +105,9 @@ impl EventChannel {
         qp: &mut QueuePair,
         timeout: Duration,
     ) -> Result<Established<Initiator>, ConnectError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = channel::deadline(timeout);
         loop {
-            let event = match self.next_event_of(attempt.key(), deadline) {
+            let event = match self.event_of(attempt.key(), deadline) {
                 Ok(Some(event)) => event,
                 Ok(None) => return Err(ConnectError::Timeout { limit: timeout }),
                 Err(Error::Cancelled { .. }) => return Err(ConnectError::Cancelled),

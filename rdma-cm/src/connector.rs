@@ -2,7 +2,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::channel::{EventChannel, Phase};
+use crate::channel::{self, EventChannel, Phase};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::id::{Connector, Id};
@@ -112,12 +112,11 @@ impl EventChannel {
         dst: SocketAddr,
         timeout: Duration,
     ) -> Result<Connector> {
-        let start = Instant::now();
-        let deadline = start + timeout;
+        let deadline = channel::deadline(timeout);
         let id = self.connector()?;
         self.resolve_addr(&id, src, dst, timeout)?;
         loop {
-            match self.next_event_of(id.key(), deadline)? {
+            match self.event_of(id.key(), deadline)? {
                 Some(Event::AddrResolved { .. }) => break,
                 Some(Event::AddrError { errno, .. }) => {
                     let error = Error::errno_of("rdma_resolve_addr", errno).about(dst);
@@ -130,7 +129,7 @@ impl EventChannel {
         }
         self.resolve_route(&id, deadline.saturating_duration_since(Instant::now()))?;
         loop {
-            match self.next_event_of(id.key(), deadline)? {
+            match self.event_of(id.key(), deadline)? {
                 Some(Event::RouteResolved { .. }) => return Ok(id),
                 Some(Event::RouteError { errno, .. }) => {
                     return Err(Error::errno_of("rdma_resolve_route", errno).about(dst));

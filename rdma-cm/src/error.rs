@@ -228,7 +228,8 @@ impl ConnectError {
         ConnectError::Failed { status, hint }
     }
 
-    /// Whether the other end may accept a later attempt without anybody changing anything.
+    /// Whether a later attempt may succeed without anybody changing anything. A rejection is not transient by itself: its
+    /// private data tells. On iWARP one without private data may also be a peer whose process died.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

@@ -16,6 +16,8 @@
 //! * On iWARP **the initiator sends first**, and the acceptor sends nothing before it has received (RFC 5044 7.1.2), on
 //!   every connection. ESTABLISHED is no permission.
 //! * Post receives before `connect` and `accept`: iWARP has no "receiver not ready".
+//! * An initiator without an answer **says its first message again** after a while: soft iWARP's accept sends its reply
+//!   before it looks at the connection's socket, and a message that comes in between lies there until the next one comes.
 //! * Tell peers [`Listener::local_addr`], not the port you asked for.
 //!
 //! # Example

@@ -1,10 +1,10 @@
 //! The passive side: listen, then accept or reject.
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdma_safe::QueuePair;
 
-use crate::channel::{EventChannel, Phase};
+use crate::channel::{self, EventChannel, Phase};
 use crate::error::{ConnectError, Error, Result};
 use crate::event::Event;
 use crate::id::{Accepting, Acceptor, ConnectRequest, Established, Id, Listener};
@@ -93,7 +93,7 @@ impl EventChannel {
         timeout: Duration,
     ) -> Result<Option<ConnectRequest>> {
         let key = listener.key();
-        let deadline = Instant::now() + timeout;
+        let deadline = channel::deadline(timeout);
         let mine = |event: &Event| match event {
             Event::ConnectRequest { listener, .. } => *listener == key,
             Event::DeviceRemoval { id } => *id == key,
@@ -189,7 +189,7 @@ impl EventChannel {
         mut accepting: Accepting,
         timeout: Duration,
     ) -> std::result::Result<Established<Acceptor>, ConnectError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = channel::deadline(timeout);
         loop {
             accepting = match self.established(accepting) {
                 Ok(connection) => {
@@ -200,7 +200,7 @@ impl EventChannel {
                 Err(same) => same,
             };
             let iwarp = self.is_iwarp(&accepting).unwrap_or(false);
-            match self.next_event_of(accepting.key(), deadline) {
+            match self.event_of(accepting.key(), deadline) {
                 Ok(Some(Event::ConnectError { status, .. })) => {
                     return Err(ConnectError::failed(status, iwarp));
                 }
