@@ -772,10 +772,10 @@ fn a_message_to_a_stranger_waits_until_its_address_is_known() {
     assert_eq!(all[0].stats().messages_received, 1);
 }
 
-/// Side 0 has sent all it may to side 1 and has more; side 1 has released `n` of what came.
-fn blocked(n: usize) -> (Shared, Vec<Eng>) {
+/// Side 0 has sent all it may of `total` to side 1; side 1 has released `n` of what came.
+fn blocked(total: u64, n: usize) -> (Shared, Vec<Eng>) {
     let (net, mut all) = connected();
-    for n in 0..20 {
+    for n in 0..total {
         assert!(send(&mut all[0], 1, &[2; 8], n));
     }
     drain(&net, &mut all[..1]);
@@ -792,7 +792,7 @@ fn blocked(n: usize) -> (Shared, Vec<Eng>) {
 
 #[test]
 fn a_grant_in_a_message_lets_what_waits_go_at_once() {
-    let (_net, mut all) = blocked(3);
+    let (_net, mut all) = blocked(20, 3);
     assert_eq!((all[0].stats().messages_sent, all[1].stats().credit_only_sent), (8, 0));
     assert!(send(&mut all[1], 0, &[3; 8], 0));
     // The message comes up, and is not released.
@@ -802,10 +802,88 @@ fn a_grant_in_a_message_lets_what_waits_go_at_once() {
 
 #[test]
 fn the_receive_that_a_credit_message_used_is_told_by_what_it_lets_go() {
-    let (_net, mut all) = blocked(4);
+    // One message waits: what it carries can only be that.
+    let (_net, mut all) = blocked(8, 4);
     assert_eq!(all[1].stats().credit_only_sent, 1);
     let before = all[0].stats().credits_piggybacked;
     all[0].poll(0);
-    assert!(all[0].stats().messages_sent > 8);
+    assert_eq!(all[0].stats().messages_sent, 9);
     assert_eq!(all[0].stats().credits_piggybacked, before + 1);
+}
+
+#[test]
+fn nothing_is_sent_after_our_bye() {
+    let (net, mut all) = connected();
+    let peer = all[1].add_peer(name(0), &[addr(0)]).unwrap();
+    all[1].remove_peer(peer);
+    net.borrow_mut().hold_sends = true;
+    assert!(settle(&net, &mut all[..1])[0].is_empty());
+    // Side 0 has answered the Bye, and its answer is under way.
+    let before = all[0].stats().messages_sent;
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    assert_eq!(all[0].stats().messages_sent, before);
+    net.borrow_mut().hold_sends = false;
+    // It goes over a new connection, to a process that does not know this one any more.
+    let events = drain(&net, &mut all);
+    assert!(matches!(events[1][..], [Event::NewPeer { .. }, Event::PeerConnected { .. }]));
+    assert!(events[0].is_empty() && all[1].stats().messages_received == 2, "{events:?}");
+}
+
+#[test]
+fn a_connection_of_a_peer_removed_meanwhile_is_refused() {
+    let net = net(3);
+    let mut all: Vec<Eng> = (0..3).map(|side| engine(&net, side, config(side))).collect();
+    let two = all[1].add_peer(name(2), &[addr(2)]).unwrap();
+    assert!(send(&mut all[0], 1, &[1; 8], 0) && send(&mut all[2], 1, &[1; 8], 0));
+    all[0].poll(0);
+    all[2].poll(0);
+    // Both connections are up, and side 1 has looked at the first one.
+    assert!(matches!(all[1].poll(0), Some(Event::NewPeer { name: n, .. }) if n == name(0)));
+    all[1].remove_peer(two);
+    assert!(settle(&net, &mut all[1..2])[0].is_empty());
+    assert_eq!(all[1].stats().lanes_up, 1);
+}
+
+#[test]
+fn buffers_under_way_come_home_when_a_lane_is_closed_at_once() {
+    let (net, mut all) = connected();
+    net.borrow_mut().hold_sends = true;
+    for n in 0..5 {
+        assert!(send(&mut all[0], 1, &[n; 8], n.into()));
+    }
+    let qp = net.borrow().alive(1)[0];
+    net.borrow_mut().inject(qp, &[0]);
+    let events = settle(&net, &mut all[..1]).remove(0);
+    assert_eq!(events.len(), 6);
+    for (n, event) in events.into_iter().enumerate().take(5) {
+        let Event::Sent { cookie, buf: Some(buf), result: Err(_), .. } = event else {
+            panic!("{event:?}")
+        };
+        assert_eq!((cookie, &buf[..]), (n as u64, &[n as u8; 8][..]));
+        all[0].free(buf);
+    }
+    assert_eq!(all[0].port().pooled(0), 64);
+}
+
+#[test]
+fn a_long_queue_is_seen_to_its_end_before_the_lane_ends() {
+    let net = net(2);
+    let deep = |side| {
+        let mut config = config(side);
+        config.lanes[0].depth = 300;
+        config.lanes[0].send_depth = 300;
+        config.lanes[0].send_slots = 300;
+        config
+    };
+    let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, deep(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    for n in 0..250 {
+        assert!(send(&mut all[0], 1, &[2; 8], n));
+    }
+    let qp = net.borrow().alive(0)[0];
+    net.borrow_mut().cut(qp);
+    let events = settle(&net, &mut all[1..]).remove(0);
+    assert_eq!(events.len(), 251);
+    assert!(matches!(events[250], Event::PeerFailed { .. }));
 }

@@ -50,6 +50,8 @@ pub struct Net {
     /// Complete something on the lane that was closed last.
     pub stale: u32,
     pub device_removed: bool,
+    /// Sends do not complete.
+    pub hold_sends: bool,
     /// Refuse so many posts for the moment.
     pub refuse: u32,
     /// Fail so many dials.
@@ -215,11 +217,12 @@ impl Port for LoopPort {
         for _ in 0..self.lanes.len() {
             self.next = (self.next + 1) % self.lanes.len();
             let (lane, qp) = self.lanes[self.next];
+            let hold = net.hold_sends;
             let qp = &mut net.qps[qp];
             if let Some((op, slot, len, status)) = qp.done.pop_front() {
                 return Some(Completion { lane, op, slot: Some(slot), len, status });
             }
-            if let Some(slot) = qp.sends.pop_front() {
+            if !hold && let Some(slot) = qp.sends.pop_front() {
                 let (op, slot, status) = (Op::Send, Some(slot), Status::Ok);
                 return Some(Completion { lane, op, slot, len: 0, status });
             }
