@@ -61,13 +61,13 @@ impl Candidate {
     }
 }
 
+/// A name for the modex, so that only like pairs with like; nothing here depends on which it is.
 fn carrier(transport: Transport) -> Carrier {
     match transport {
         Transport::Ib => Carrier::Ib,
         Transport::Roce => Carrier::Roce,
-        Transport::Iwarp => Carrier::Iwarp,
+        other if other.is_iwarp() => Carrier::Iwarp,
         Transport::Other(raw) => Carrier::Other(raw as u8),
-        // A kind that rdma-safe learned later: it pairs with its like.
         _ => Carrier::Other(0),
     }
 }
