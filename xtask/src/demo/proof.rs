@@ -2,11 +2,13 @@
 //!
 //! Open MPI was allowed the BTLs self and verbs only. Besides that, what the probe saw must fit:
 //! - On both: queue pairs of the job's processes were ready to send on the device.
-//! - rxe counts its packets and, from Linux 7 on, its bytes. One carries at most the device's MTU, so there must be at least bytes / MTU of them. (Between processes
-//!   of one address rxe turns packets round inside the device: no network device sees them.)
-//! - siw has no counters, but each of its queue pairs is a TCP connection of the kernel's own. Between processes of one address these
-//!   go through lo, which must have carried at least the job's bytes. The connections are looked at 20 times a second, so what they
-//!   sent last before they closed is not seen: at least a tenth of the bytes must be.
+//! - rxe counts its packets and, from Linux 7 on, its bytes. A packet carries at most the device's
+//!   MTU, so there must be at least bytes / MTU of them. (Between processes of one address rxe turns
+//!   packets round inside the device: no network device sees them.)
+//! - siw has no counters, but each of its queue pairs is a TCP connection of the kernel's own. Between
+//!   processes of one address these go through lo, which must have carried at least the job's bytes.
+//!   The connections are looked at a few times a second, so what they sent last before they closed is
+//!   not seen: at least a tenth of the bytes must be.
 
 use anyhow::{Context, Result, bail};
 

@@ -225,10 +225,12 @@ impl MachineArgs {
     }
 }
 
-/// The last lines of a log, for messages.
+/// The lines of a log that tell most, for messages: those from a kernel's panic on, else the last.
 fn tail(log: &str, lines: usize) -> String {
     let all: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let panic = all.iter().position(|line| line.contains("Kernel panic"));
+    let from = panic.unwrap_or_else(|| all.len().saturating_sub(lines));
+    all[from..].iter().take(lines).copied().collect::<Vec<_>>().join("\n")
 }
 
 /// Host limit of a job: its own and what start and end may take.

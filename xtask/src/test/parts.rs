@@ -91,7 +91,6 @@ fn unit(bench: &mut Bench) -> Result<Count> {
             "--bins",
             "--tests",
             "--no-fail-fast",
-            "--quiet",
         ],
     )
 }
