@@ -57,8 +57,9 @@ hits! {
     Flushed = "work was flushed", true;
     Gone = "a connection was gone", true;
     ResetLoss = "messages were lost with a reset", true;
-    RetryExceeded = "a peer did not answer any more", true;
+    RetryExceeded = "a peer did not answer any more", false;
     PeerFailed = "a peer failed", true;
+    Broke = "a queue pair broke", true;
     Died = "a process died", true;
     Terminate = "TERMINATE: no receive", false;
     RnrNak = "RNR NAK", false;

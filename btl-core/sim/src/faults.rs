@@ -6,6 +6,7 @@ use crate::frame;
 use crate::net::{Ev, Net, Wire};
 use crate::qp::State;
 use btl_core::ProcName;
+use btl_core::error::PortError;
 use btl_core::wire::{Greeting, PrivateData};
 
 /// A stranger's request: the reject it must get, and what is wrong with it.
@@ -54,6 +55,26 @@ impl Net {
                 self.own(back);
             });
             self.abandon(wire, acceptor);
+        }
+    }
+
+    /// A queue pair of a rank breaks.
+    pub(crate) fn break_one(&mut self, rank: u32) {
+        let is = |(id, qp): (usize, &crate::qp::Qp)| {
+            (qp.rank == rank && qp.state == State::Rts).then_some(id as u32)
+        };
+        let all: Vec<u32> = self.qps.iter().enumerate().filter_map(is).collect();
+        if all.is_empty() {
+            return;
+        }
+        let q = self.rng.pick(&all);
+        self.cover.hit(Hit::Broke);
+        self.trace.note(self.now, "break", u64::from(rank), u64::from(q), 0);
+        if self.opt.model.is_iwarp() {
+            self.break_stream(q);
+        } else {
+            self.qps[q as usize].pipe.clear();
+            self.fail_qp(q, Some(PortError::new(10, "remote access error")));
         }
     }
 

@@ -22,6 +22,7 @@
 //! | S12 | who is not of this job gets a reject with the right reason |
 //! | L1 | everything accepted completes or fails |
 //! | L2 | no deadlock, no livelock |
+//! | L3 | every connect ends |
 //! | L4 | crossing connects end in one connection per lane with opposite roles |
 //! | L5 | a close ends |
 //!

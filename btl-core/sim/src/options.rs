@@ -169,6 +169,8 @@ pub enum Fault {
     NeverThere(u32),
     /// This rank's process dies at that time.
     Dies(u32, Nanos),
+    /// One queue pair of this rank breaks at that time.
+    Breaks(u32, Nanos),
     /// This rank closes at that time, in the middle of everything.
     ClosesEarly(u32, Nanos),
 }
@@ -268,6 +270,12 @@ impl Options {
             cm.lose_request = 0;
         }
         let one_sided = rng.chance(1, 6);
+        let mut dev = draw_device(rng);
+        if sabotage == Some(Sabotage::CreditsLane0) {
+            // Credits beside their lane may reach its successor: beside the point, so lanes are
+            // made once.
+            (dev.enomem, cm.lose_request) = (0, 0);
+        }
         // Ranks that are never told of their peers must take everyone.
         let max_unknown = if one_sided { 1024 } else { rng.pick(&[0, 1, 1024]) };
         Options {
@@ -290,7 +298,7 @@ impl Options {
             remove_first: rng.chance(1, 3),
             one_sided,
             cm,
-            dev: draw_device(rng),
+            dev,
             fault,
             max_accepting: rng.pick(&[1, 2, 256]),
             max_unknown,
@@ -302,9 +310,10 @@ impl Options {
     pub fn culprit(&self) -> Option<u32> {
         match self.fault {
             Fault::None => None,
-            Fault::NeverThere(rank) | Fault::Dies(rank, _) | Fault::ClosesEarly(rank, _) => {
-                Some(rank)
-            }
+            Fault::NeverThere(rank)
+            | Fault::Dies(rank, _)
+            | Fault::Breaks(rank, _)
+            | Fault::ClosesEarly(rank, _) => Some(rank),
         }
     }
 
@@ -345,6 +354,7 @@ fn draw_fault(rng: &mut Rng, ranks: u32, sabotage: Option<Sabotage>) -> Fault {
         0 => Fault::NeverThere(who),
         1 | 2 => Fault::Dies(who, when),
         3 | 4 => Fault::ClosesEarly(who, when),
+        5 | 6 => Fault::Breaks(who, when),
         _ => Fault::None,
     }
 }

@@ -34,7 +34,7 @@ impl Rng {
     }
 
     /// 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let out = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
         let t = s[1] << 17;
@@ -49,7 +49,7 @@ impl Rng {
 
     /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
     /// A number from `lo` to `hi`, both included.
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn same_seed_same_numbers() {
         let (mut a, mut b, mut c) = (Rng::new(7), Rng::new(7), Rng::new(8));
-        let (x, y): (Vec<_>, Vec<_>) = (0..100).map(|_| (a.next(), b.next())).unzip();
+        let (x, y): (Vec<_>, Vec<_>) = (0..100).map(|_| (a.bits(), b.bits())).unzip();
         assert_eq!(x, y);
-        assert!((0..100).any(|i| c.next() != x[i]));
+        assert!((0..100).any(|i| c.bits() != x[i]));
     }
 
     #[test]

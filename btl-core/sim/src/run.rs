@@ -139,6 +139,7 @@ impl World {
         let invariant = match self.phase {
             Phase::Work if self.events >= MAX_EVENTS => Invariant::L2,
             Phase::Work => Invariant::L1,
+            Phase::Settle(_) if self.net.borrow().connecting() => Invariant::L3,
             Phase::Settle(_) => Invariant::L2,
             _ => Invariant::L5,
         };
@@ -158,7 +159,7 @@ impl World {
         match self.opt.fault {
             Fault::None => {}
             Fault::NeverThere(_) => net.at(0, Ev::Fault),
-            Fault::Dies(_, at) => net.at(at, Ev::Fault),
+            Fault::Dies(_, at) | Fault::Breaks(_, at) => net.at(at, Ev::Fault),
             Fault::ClosesEarly(rank, at) => net.at(at, Ev::Close { rank }),
         }
         for _ in 0..self.opt.cm.intruders {
@@ -235,6 +236,7 @@ impl World {
         let (rank, never) = match self.opt.fault {
             Fault::Dies(rank, _) => (rank, false),
             Fault::NeverThere(rank) => (rank, true),
+            Fault::Breaks(rank, _) => return self.net.borrow_mut().break_one(rank),
             _ => return,
         };
         if self.ranks[rank as usize].life == Life::Running {
@@ -387,6 +389,11 @@ impl Net {
             (qp.rank == a && peer == Some(b) && qp.class == class && live).then_some(id as u32)
         };
         self.qps.iter().enumerate().filter_map(is).collect()
+    }
+
+    /// Whether a queue pair is still being connected or handed over.
+    fn connecting(&self) -> bool {
+        self.qps.iter().any(|qp| qp.state != State::Dead && qp.lane.is_none())
     }
 
     /// Whether no device and no connection manager has anything to do and nobody computes.
