@@ -123,16 +123,27 @@ fn ports(device: &str) -> Vec<u8> {
     ports
 }
 
+/// Empty places of a GID table after which no more are read.
+const GID_GAP: usize = 16;
+
 /// The interfaces under a port: from netlink, else from sysfs, where RoCE has them in its GID table and soft RoCE in
 /// `parent`.
 fn netdevs(device: &str, port: u8) -> Vec<String> {
     let base = format!("/sys/class/infiniband/{device}");
     let mut found = Vec::new();
     found.extend(netlink::netdev_of(device, u32::from(port)).ok().flatten());
-    let table = format!("{base}/ports/{port}/gid_attrs/ndevs");
-    for entry in names_in(&table) {
-        // An empty entry of the table reads as EINVAL.
-        found.extend(read_line(&format!("{table}/{entry}")));
+    // VLANs on top of the interface are in the GID table only. It has up to thousands of places and is filled from the
+    // front, so a long gap is taken for its end. An empty place reads as EINVAL.
+    let mut gap = 0;
+    for place in 0..u16::MAX {
+        match read_line(&format!("{base}/ports/{port}/gid_attrs/ndevs/{place}")) {
+            Some(netdev) => {
+                found.push(netdev);
+                gap = 0;
+            }
+            None if gap == GID_GAP => break,
+            None => gap += 1,
+        }
     }
     if found.is_empty() {
         found.extend(read_line(&format!("{base}/parent")));
