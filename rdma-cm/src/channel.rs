@@ -18,6 +18,7 @@ use crate::id::{ConnectRequest, Graveyard, Handle, Id, IdKey, RequestFacts};
 use crate::interrupt::CancelToken;
 use crate::loopback::LoopbackPolicy;
 use crate::raw::{Device, RawId};
+use crate::waker::Waker;
 
 /// An event channel with its ids.
 ///
@@ -46,6 +47,7 @@ pub struct EventChannel {
     pending: VecDeque<Event>,
     graveyard: Graveyard,
     token: CancelToken,
+    waker: Option<Waker>,
     pub(crate) loopback: LoopbackPolicy,
     serial: u64,
 }
@@ -115,6 +117,7 @@ impl EventChannel {
             pending: VecDeque::new(),
             graveyard: Graveyard::default(),
             token,
+            waker: None,
             loopback: LoopbackPolicy::new(),
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
         })
@@ -125,12 +128,27 @@ impl EventChannel {
         self.token.clone()
     }
 
+    /// A handle that makes [`next_event`](Self::next_event) return early, from any thread. All handles of a channel are
+    /// one.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when no eventfd can be made (EMFILE, ENFILE, ENOMEM).
+    pub fn waker(&mut self) -> Result<Waker> {
+        if let Some(waker) = &self.waker {
+            return Ok(waker.clone());
+        }
+        let waker = Waker::new()?;
+        self.waker = Some(waker.clone());
+        Ok(waker)
+    }
+
     /// Replaces what this channel believes about loopback.
     pub fn set_loopback_policy(&mut self, policy: LoopbackPolicy) {
         self.loopback = policy;
     }
 
-    /// The next event, or `None` when none came within `timeout` (`None`: no limit but the token).
+    /// The next event, or `None` when none came within `timeout` (`None`: no limit but the token), or the channel's
+    /// [`Waker`] was used.
     ///
     /// Events that are there are still handed out after the token was used; the blocking helpers end at once.
     ///
@@ -142,7 +160,7 @@ impl EventChannel {
             return Ok(Some(event));
         }
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        self.read_until(deadline)
+        self.read_until(deadline, self.waker.clone().as_ref())
     }
 
     /// The next event of one id, or `None` when none came within `timeout`; those of others are kept for
@@ -172,7 +190,7 @@ impl EventChannel {
         }
         loop {
             self.check_cancelled()?;
-            let Some(event) = self.read_until(Some(deadline))? else { return Ok(None) };
+            let Some(event) = self.read_until(Some(deadline), None)? else { return Ok(None) };
             if wanted(&event) {
                 return Ok(Some(event));
             }
@@ -187,7 +205,11 @@ impl EventChannel {
         Ok(())
     }
 
-    fn read_until(&mut self, deadline: Option<Instant>) -> Result<Option<Event>> {
+    fn read_until(
+        &mut self,
+        deadline: Option<Instant>,
+        waker: Option<&Waker>,
+    ) -> Result<Option<Event>> {
         loop {
             while let Some(copied) = self.raw.read()? {
                 if let Some(event) = self.digest(copied) {
@@ -195,7 +217,7 @@ impl EventChannel {
                 }
             }
             self.check_cancelled()?;
-            if !self.raw.wait(&self.token, deadline)? {
+            if waker.is_some_and(Waker::take) || !self.raw.wait(&self.token, waker, deadline)? {
                 return Ok(None);
             }
         }
@@ -520,17 +542,24 @@ impl RawChannel {
         }
     }
 
-    /// Waits for an event or the token; false when the deadline passed first.
-    fn wait(&self, token: &CancelToken, deadline: Option<Instant>) -> Result<bool> {
+    /// Waits for an event, the token or the waker; false when the deadline passed first.
+    fn wait(
+        &self,
+        token: &CancelToken,
+        waker: Option<&Waker>,
+        deadline: Option<Instant>,
+    ) -> Result<bool> {
         loop {
             let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let mut fds = [poll(self.as_fd().as_raw_fd()), poll(token.wake_fd())];
+            // A negative descriptor is ignored.
+            let waker_fd = waker.map_or(-1, Waker::fd);
+            let mut fds = [poll(self.as_fd().as_raw_fd()), poll(token.wake_fd()), poll(waker_fd)];
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
             // Rounded up, so that the last fraction of a millisecond is not spun away.
             let millis = left
                 .map_or(-1, |l| i32::try_from(l.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
-            // SAFETY: an array of two, valid during the call.
-            match unsafe { libc::poll(fds.as_mut_ptr(), 2, millis) } {
+            // SAFETY: an array of three, valid during the call.
+            match unsafe { libc::poll(fds.as_mut_ptr(), 3, millis) } {
                 0 if left.is_some_and(|l| l.as_millis() < i32::MAX as u128) => return Ok(false),
                 0 => {}
                 n if n > 0 && fds[0].revents & !libc::POLLIN != 0 => {

@@ -58,6 +58,7 @@ mod private_data;
 mod qp;
 mod raw;
 mod sockaddr;
+mod waker;
 
 pub use channel::EventChannel;
 pub use connect::Answer;
@@ -76,3 +77,4 @@ pub use listener::ListenOptions;
 pub use loopback::{AddressClass, LoopbackPolicy, check_bind, check_dial, classify};
 pub use params::ConnParams;
 pub use private_data::{Carrier, PrivateData, PrivateDataError};
+pub use waker::Waker;
