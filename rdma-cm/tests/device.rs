@@ -725,12 +725,18 @@ fn two_hundred_connects_in_a_row() {
                     passive.accept(request, &mut side.qp, &ConnParams::default()).unwrap();
                 side.expect_message(b"one of many");
                 side.send(b"heard");
-                let connection = passive.wait_established(accepting, LIMIT).unwrap();
                 side.expect(Op::Send);
-                // The next request may come before it.
-                let gone = passive.next_event_of(&connection, LIMIT).unwrap();
-                assert!(matches!(gone, Some(Event::Disconnected { .. })), "{gone:?}");
-                passive.destroy(connection);
+                match passive.wait_established(accepting, LIMIT) {
+                    Ok(connection) => {
+                        // The next request may come before it.
+                        let gone = passive.next_event_of(&connection, LIMIT).unwrap();
+                        assert!(matches!(gone, Some(Event::Disconnected { .. })), "{gone:?}");
+                        passive.destroy(connection);
+                    }
+                    // InfiniBand and RoCE: the initiator's DREQ may overtake its RTU.
+                    Err(ConnectError::Disconnected) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
             }
             assert_eq!(passive.id_count(), 1);
         },
