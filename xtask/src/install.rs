@@ -123,10 +123,11 @@ impl OpenMpi {
     }
 }
 
-/// The value of `mca_base_component_path` that adds `dir`. The folders of the default come first: one that cannot be opened ends
-/// the search.
+/// The value of `mca_base_component_path` that adds `dir`. It comes first, so that the component in
+/// it is taken before an installed one; and a folder that cannot be opened ends Open MPI's search,
+/// which the user's own (it may not exist) would do to what stands behind it.
 pub(crate) fn search_path(dir: &Path) -> String {
-    format!("SYSTEM_DEFAULT:USER_DEFAULT:{}", dir.display())
+    format!("{}:SYSTEM_DEFAULT:USER_DEFAULT", dir.display())
 }
 
 /// Builds, copies, and asks Open MPI whether it sees it.

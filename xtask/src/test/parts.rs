@@ -109,7 +109,7 @@ fn layout(bench: &mut Bench) -> Result<Count> {
 fn sim(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
     let mut command = cargo::cargo();
-    command.args(["run", "--release", "--package", "btl-sim"]);
+    command.args(["run", "--quiet", "--release", "--package", "btl-sim"]);
     let got = exec::capture(&mut command, UNIT_LIMIT)?;
     bench.log("sim", &format!("{}\n{}", got.stdout, got.stderr));
     let Some(last) = got.stdout.lines().rev().find(|line| line.contains(" passed, ")) else {
