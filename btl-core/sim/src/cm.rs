@@ -2,6 +2,7 @@
 //! managers. Each event is a step of its own.
 use crate::check::Invariant;
 use crate::cover::Hit;
+use crate::frame;
 use crate::net::{DialError, Ev, Wire};
 use crate::options::Options;
 use crate::port::{Link, SharedNet, SimQp};
@@ -471,6 +472,12 @@ impl CmSide {
         if wired.from.is_none() {
             net.check_intruder(conn.wire);
             return;
+        }
+        // Of two crossing connects the lower name's stays: only it may say so.
+        let from = wired.from;
+        if frame::reject_code(data.as_slice()) == Some(5) && from < Some(self.rank) {
+            let what = format!("rank {} rejects {from:?} as crossing, but loses", self.rank);
+            net.fail(Invariant::L4, what);
         }
         let delay = net.opt.cm.wire;
         let delay = net.rng.delay(delay);
