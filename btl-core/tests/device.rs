@@ -20,7 +20,9 @@ fn main() {
     }
     if args.first().is_some_and(|first| first == "--one") {
         let [_, name] = args.as_slice() else { die("--one NAME") };
-        let Some((_, test)) = tests::ALL.iter().find(|(n, _)| n == name) else { die("no such test") };
+        let Some((_, test)) = tests::ALL.iter().find(|(n, _)| n == name) else {
+            die("no such test")
+        };
         test();
         return;
     }

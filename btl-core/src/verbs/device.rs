@@ -67,16 +67,13 @@ pub fn find(selection: &Selection) -> Result<Vec<PortChoice>, OpenError> {
     for device in &named(selection)? {
         search.look_at(device)?;
     }
-    match (search.found.is_empty(), selection.addr) {
-        (false, _) => Ok(search.found),
-        (true, Some(addr)) if search.reasons.is_empty() => {
-            Err(OpenError::AddressNotHere { addr, own: search.own })
+    let Search { found, reasons, own, .. } = search;
+    match selection.addr {
+        _ if !found.is_empty() => Ok(found),
+        Some(addr) if !own.is_empty() || reasons.is_empty() => {
+            Err(OpenError::AddressNotHere { addr, own, reasons })
         }
-        (true, Some(addr)) if !search.own.iter().any(|own| own.starts_with(&addr.to_string())) => {
-            search.own.extend(search.reasons);
-            Err(OpenError::AddressNotHere { addr, own: search.own })
-        }
-        (true, _) => Err(OpenError::NoUsablePort { reasons: search.reasons }),
+        _ => Err(OpenError::NoUsablePort { reasons }),
     }
 }
 
@@ -156,7 +153,7 @@ impl Search<'_> {
             }
         }
         if let Some(wanted) = self.selection.addr {
-            self.own.extend(mine.iter().map(|a| format!("{} ({name})", a.addr)));
+            self.own.extend(mine.iter().map(|a| format!("{name} has {}", a.addr)));
             mine.retain(|a| a.addr == wanted);
             if mine.is_empty() {
                 return;

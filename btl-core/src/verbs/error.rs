@@ -26,13 +26,15 @@ pub enum OpenError {
     #[error(
         "no usable RDMA port has the address {addr}; {}",
         if own.is_empty() { "none has any address".to_owned() }
-        else { format!("the addresses are: {}", own.join(", ")) }
+        else { own.iter().chain(reasons).cloned().collect::<Vec<_>>().join("; ") }
     )]
     AddressNotHere {
         /// The address that was asked for.
         addr: IpAddr,
-        /// What there is: "ADDRESS (DEVICE)".
+        /// What there is, like "siw0 has 10.77.0.1".
         own: Vec<String>,
+        /// Why other ports were left out.
+        reasons: Vec<String>,
     },
     /// No port is up, with an address. The reasons name each port that was looked at.
     #[error("no RDMA port can be used: {}", reasons.join("; "))]

@@ -22,6 +22,7 @@
 //! | `device` | which port |
 //! | `workshop` | queue pairs and receive buffers for lanes to come |
 //! | `port` | the engine's data path |
+//! | `nudge` | a workaround for soft iWARP |
 //! | `cm` | the engine's handle of the thread |
 //! | `thread` | the thread that drives the connection machine |
 //! | `dial` | the workers that dial |
@@ -29,6 +30,7 @@ mod cm;
 mod device;
 mod dial;
 mod error;
+mod nudge;
 mod port;
 mod thread;
 mod workshop;

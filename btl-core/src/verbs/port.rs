@@ -1,4 +1,5 @@
 //! The data path: [`Port`] over poll groups.
+use super::nudge::Nudges;
 use super::workshop::Workshop;
 use crate::error::PortError;
 use crate::lane::SendPermit;
@@ -10,6 +11,7 @@ use rdma_safe::{
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Completions taken from one group before the next has its turn.
 const TURN: u32 = 64;
@@ -19,6 +21,8 @@ const TURN: u32 = 64;
 pub struct VerbsQp {
     pub(super) qp: QueuePair,
     pub(super) group: usize,
+    /// The peer may not have seen this side's Hello: see [`nudge`](super::nudge).
+    pub(super) nudge: bool,
 }
 
 impl SetupQp for VerbsQp {
@@ -49,6 +53,7 @@ pub struct VerbsPort {
     pools: Vec<SendPool>,
     /// What is left to report of a group that failed.
     failed: VecDeque<Completion<Slot>>,
+    nudges: Nudges,
     max_inline: usize,
     workshop: Arc<Workshop>,
 }
@@ -86,6 +91,7 @@ impl VerbsPort {
             lanes: Vec::new(),
             pools,
             failed: VecDeque::new(),
+            nudges: Nudges::default(),
             max_inline: 0,
             workshop,
         };
@@ -118,6 +124,30 @@ impl VerbsPort {
         }
     }
 
+    /// Whether a completion is the engine's; ends the nudging of a lane that receives.
+    #[inline]
+    fn seen(&mut self, lane: LaneId, done: &rdma_safe::Completion) -> bool {
+        if !self.nudges.is_empty() && done.op == rdma_safe::Op::Recv {
+            self.nudges.remove(lane);
+        }
+        // A send without a slot was a nudge.
+        done.slot.is_some() || done.op == rdma_safe::Op::Recv
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn nudge(&mut self) {
+        let due = self.nudges.due(Instant::now());
+        for lane in due {
+            let Some(place) = self.place(lane) else { continue };
+            let group = self.groups.get_mut(place.group);
+            let qp = group.and_then(|group| group.group.qp_mut(place.key));
+            // A refused one is made up for by the next. When the queue pair has failed, its
+            // completions say so.
+            let _ = qp.map(QueuePair::post_empty_write);
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn next_turn(&mut self) {
@@ -128,6 +158,11 @@ impl VerbsPort {
     /// Completion queues in use.
     pub fn queues(&self) -> usize {
         self.groups.len()
+    }
+
+    /// Completions that wait for their lane to be attached.
+    pub fn parked(&self) -> usize {
+        self.groups.iter().map(|g| g.group.parked()).sum()
     }
 
     /// Completions dropped because their queue pair was destroyed before.
@@ -141,24 +176,27 @@ impl Port for VerbsPort {
     type Qp = VerbsQp;
 
     fn attach(&mut self, lane: LaneId, qp: VerbsQp) -> Result<(), PortError> {
-        let VerbsQp { qp, group: at } = qp;
+        let VerbsQp { qp, group: at, nudge } = qp;
         if at >= self.groups.len() {
             self.take_groups();
         }
         self.max_inline = self.max_inline.max(qp.max_inline());
         let Some(group) = self.groups.get_mut(at).filter(|g| !g.broken) else {
-            self.workshop.scrap(VerbsQp { qp, group: at });
+            self.workshop.scrap(VerbsQp { qp, group: at, nudge });
             return Err(PortError::new(0, "the lane's completion queue has failed"));
         };
         let key = match group.group.adopt(qp) {
             Ok(key) => key,
             Err((qp, e)) => {
-                self.workshop.scrap(VerbsQp { qp, group: at });
+                self.workshop.scrap(VerbsQp { qp, group: at, nudge });
                 return Err(PortError::new(e.errno(), e.to_string()));
             }
         };
         put(&mut group.lanes, key.index(), lane, LaneId::NONE);
         put(&mut self.lanes, lane.index(), Some(Place { lane, group: at, key }), None);
+        if nudge {
+            self.nudges.add(lane);
+        }
         Ok(())
     }
 
@@ -192,23 +230,34 @@ impl Port for VerbsPort {
 
     #[inline]
     fn poll(&mut self) -> Option<Completion<Slot>> {
-        for _ in 0..self.groups.len() {
+        let mut empty = 0;
+        while empty < self.groups.len() {
             let (at, left) = self.turn;
-            if let Some(Group { group, lanes, broken: false }) = self.groups.get_mut(at) {
-                match group.poll() {
-                    Ok(Some(done)) => {
-                        let lane = lanes.get(done.key.index()).copied().unwrap_or(LaneId::NONE);
-                        match left {
-                            0 => self.next_turn(),
-                            _ => self.turn.1 = left - 1,
-                        }
+            let Some(Group { group, lanes, broken: false }) = self.groups.get_mut(at) else {
+                empty += 1;
+                self.next_turn();
+                continue;
+            };
+            match group.poll() {
+                Ok(Some(done)) => {
+                    let lane = lanes.get(done.key.index()).copied().unwrap_or(LaneId::NONE);
+                    match left {
+                        0 => self.next_turn(),
+                        _ => self.turn.1 = left - 1,
+                    }
+                    if self.seen(lane, &done) {
                         return Some(translate(lane, done));
                     }
-                    Ok(None) => {}
-                    Err(e) => self.fail_group(at, &e),
                 }
+                Ok(None) => {
+                    empty += 1;
+                    self.next_turn();
+                }
+                Err(e) => self.fail_group(at, &e),
             }
-            self.next_turn();
+        }
+        if !self.nudges.is_empty() {
+            self.nudge();
         }
         self.failed.pop_front()
     }
@@ -219,6 +268,7 @@ impl Port for VerbsPort {
             *entry = None;
         }
         self.failed.retain(|c| c.lane != lane);
+        self.nudges.remove(lane);
         let Some(group) = self.groups.get_mut(place.group) else { return Vec::new() };
         put(&mut group.lanes, place.key.index(), LaneId::NONE, LaneId::NONE);
         // When the queue pair cannot be destroyed, its buffers are lost with it.

@@ -5,7 +5,9 @@ use crate::config::Config;
 use crate::names::Role;
 use crate::port::Refused;
 use crate::setup::SetupLane;
-use rdma_safe::{Context, CqRef, ErrorKind, PollGroup, ProtectionDomain, QpConfig, Slot};
+use rdma_safe::{
+    Caps, Context, CqRef, ErrorKind, PollGroup, ProtectionDomain, QpConfig, QueuePair, Slot,
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a buffer for control messages. No lane has buffers as small as this.
@@ -22,6 +24,8 @@ const INLINE: u32 = 64;
 pub(super) struct Workshop {
     pub(super) config: Config,
     pd: ProtectionDomain,
+    /// Initiators nudge: see [`nudge`](super::nudge).
+    nudges: bool,
     queues: Mutex<Queues>,
     buffers: Mutex<Buffers>,
 }
@@ -50,14 +54,16 @@ impl Workshop {
         cq_depth: u32,
     ) -> rdma_safe::Result<Workshop> {
         let classes = config.lanes.len();
-        let deepest = config.lanes.iter().map(|l| u32::from(l.depth) + u32::from(l.send_depth));
+        let deepest = config.lanes.iter().map(|l| u32::from(l.depth) + u32::from(l.send_depth) + 1);
         // At least one lane must fit.
         let depth = cq_depth.max(deepest.max().unwrap_or(1)).min(pd.context().attr().max_cqe);
         let mut queues = Queues { depth, refs: Vec::new(), fresh: Vec::new() };
         queues.grow(pd.context())?;
+        let nudges = pd.context().caps().contains(Caps::NUDGE_AFTER_ACCEPT);
         Ok(Workshop {
             config: config.clone(),
             pd,
+            nudges,
             queues: Mutex::new(queues),
             buffers: Mutex::new(Buffers {
                 receives: (0..classes).map(|_| Vec::new()).collect(),
@@ -79,22 +85,24 @@ impl Workshop {
     /// A lane with a queue pair in RESET and no receives.
     pub(super) fn make_lane(&self, class: u8, role: Role) -> Result<SetupLane<VerbsQp>, String> {
         let lane = self.config.lane(class).ok_or("there is no lane of that class")?;
+        let nudge = role == Role::Initiator && self.nudges;
         let sizes = QpConfig {
-            send_depth: u32::from(lane.send_depth),
+            send_depth: u32::from(lane.send_depth) + u32::from(nudge),
             recv_depth: u32::from(lane.depth),
             max_inline: INLINE,
         };
-        let qp = self.make_qp(&sizes).map_err(|e| e.to_string())?;
+        let (qp, group) = self.make_qp(&sizes).map_err(|e| e.to_string())?;
+        let qp = VerbsQp { qp, group, nudge };
         SetupLane::new(&self.config, class, role, qp).map_err(|e| e.to_string())
     }
 
-    fn make_qp(&self, sizes: &QpConfig) -> rdma_safe::Result<VerbsQp> {
+    fn make_qp(&self, sizes: &QpConfig) -> rdma_safe::Result<(QueuePair, usize)> {
         let mut queues = lock(&self.queues);
         let mut full = None;
         // The newest queue is the likeliest to have room.
         for (group, cq) in queues.refs.iter().enumerate().rev() {
             match self.pd.create_qp(cq, cq, sizes) {
-                Ok(qp) => return Ok(VerbsQp { qp, group }),
+                Ok(qp) => return Ok((qp, group)),
                 Err(e) if e.kind() == ErrorKind::CqDepth => full = Some(e),
                 Err(e) => return Err(e),
             }
@@ -104,7 +112,7 @@ impl Workshop {
         }
         let cq = queues.grow(self.pd.context())?;
         let group = queues.refs.len() - 1;
-        Ok(VerbsQp { qp: self.pd.create_qp(&cq, &cq, sizes)?, group })
+        Ok((self.pd.create_qp(&cq, &cq, sizes)?, group))
     }
 
     /// Posts all receives of the lane.

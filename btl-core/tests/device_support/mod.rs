@@ -2,12 +2,13 @@
 //! second process to talk to, patterns to check, and a watchdog.
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 use btl_core::verbs::{self, Published, Selection, VerbsCm, VerbsPort};
-use btl_core::{Config, Engine, Event, Nanos, PeerId, ProcName, SendBuf};
+use btl_core::{Config, Engine, Event, Nanos, PeerId, ProcName, SECOND, SendBuf};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub type Slot = <VerbsPort as btl_core::port::Port>::Slot;
@@ -21,7 +22,8 @@ pub fn name(rank: u32) -> ProcName {
 
 /// Fails the program with a message on stderr.
 pub fn die(message: &str) -> ! {
-    eprintln!("FAIL: {message}");
+    let note = NOTE.lock().unwrap_or_else(PoisonError::into_inner);
+    eprintln!("FAIL: {message}\n  a second before: {note}");
     std::process::exit(1)
 }
 
@@ -42,9 +44,12 @@ pub struct Node {
     pub engine: Engine<VerbsPort, VerbsCm>,
     pub published: Published,
     pub rank: u32,
+    /// For reports.
+    pub peers: Vec<PeerId>,
     start: Instant,
     now: Nanos,
     polls: u32,
+    next_note: Nanos,
 }
 
 impl Node {
@@ -53,7 +58,16 @@ impl Node {
             verbs::open(selection, config).unwrap_or_else(|e| die(&format!("opening: {e}")));
         let engine = Engine::new(config.clone(), port, cm)
             .unwrap_or_else(|e| die(&format!("making the engine: {e}")));
-        Node { engine, published, rank: config.me.rank, start: Instant::now(), now: 0, polls: 0 }
+        Node {
+            engine,
+            published,
+            rank: config.me.rank,
+            peers: Vec::new(),
+            start: Instant::now(),
+            now: 0,
+            polls: 0,
+            next_note: 0,
+        }
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -69,6 +83,11 @@ impl Node {
         let event = self.engine.poll(self.now);
         if event.is_none() {
             self.polls = 0;
+            if self.now >= self.next_note {
+                self.next_note = self.now + SECOND;
+                let report = self.report();
+                report.clone_into(&mut NOTE.lock().unwrap_or_else(PoisonError::into_inner));
+            }
             verbs::idle_yield();
         }
         event
@@ -117,7 +136,15 @@ impl Node {
 
     pub fn report(&mut self) -> String {
         let stats = *self.engine.stats();
-        format!("{stats:?} {:?}", self.engine.cm_mut().stats())
+        let cm = self.engine.cm_mut().stats();
+        let credits: Vec<_> =
+            self.peers.iter().map(|p| [0, 1].map(|c| self.engine.credits(*p, c))).collect();
+        format!(
+            "{stats:?} {cm:?} credits {credits:?} busy {} stale {} parked {}",
+            self.engine.busy(),
+            self.engine.port().stale_completions(),
+            self.engine.port().parked()
+        )
     }
 
     /// A buffer with the pattern of message `seq`.
@@ -298,6 +325,8 @@ pub fn tell(line: &str) {
     }
 }
 
+/// What the node had done a second before, for the watchdog.
+static NOTE: Mutex<String> = Mutex::new(String::new());
 static PROGRESS: AtomicU64 = AtomicU64::new(0);
 
 /// Something happened.
@@ -315,7 +344,8 @@ pub fn watchdog(limit: Duration, who: &'static str) {
             if now != last.0 {
                 last = (now, Instant::now());
             } else if last.1.elapsed() > limit {
-                eprintln!("FAIL: {who}: no progress for {limit:?}");
+                let note = NOTE.lock().unwrap_or_else(PoisonError::into_inner);
+                eprintln!("FAIL: {who}: no progress for {limit:?}; {note}");
                 std::process::exit(3);
             }
         }

@@ -1,5 +1,7 @@
 //! How connections come up and go.
-use crate::device_support::{JOB, Node, Other, check, die, lines_of, name, progress, selection, tell, watchdog};
+use crate::device_support::{
+    JOB, Node, Other, check, die, lines_of, name, progress, selection, tell, watchdog,
+};
 use btl_core::{Config, Event};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -48,7 +50,7 @@ fn receive_both(node: &mut Node) {
 
 /// Both sides ask for a connection and then call nothing for longer than any device waits for an
 /// accept (ten seconds on siw).
-pub fn both_compute() {
+pub(crate) fn both_compute() {
     watchdog(Duration::from_secs(60), "computing");
     let mut node = Node::open(&selection(), &Config::new(name(0), JOB));
     let mut other = Other::peer(&["compute", &node.addr().to_string(), "15"]);
@@ -62,7 +64,7 @@ pub fn both_compute() {
     other.finish(Duration::from_secs(20));
 }
 
-pub fn compute_peer(addr: &str, seconds: &str) {
+pub(crate) fn compute_peer(addr: &str, seconds: &str) {
     let mut node = Node::open(&selection(), &Config::new(name(1), JOB));
     tell(&node.addr().to_string());
     send_and_compute(&mut node, 0, parse(addr), Duration::from_secs(parse(seconds)));
@@ -111,7 +113,7 @@ fn all_closed(node: &mut Node) {
 }
 
 /// Orderly close and a new connection, in turns initiated by both.
-pub fn again_and_again() {
+pub(crate) fn again_and_again() {
     watchdog(Duration::from_secs(60), "again");
     let mut node = Node::open(&selection(), &Config::new(name(0), JOB));
     let mut other = Other::peer(&["again", &node.addr().to_string(), "50"]);
@@ -126,7 +128,7 @@ pub fn again_and_again() {
     other.finish(Duration::from_secs(20));
 }
 
-pub fn again_peer(addr: &str, rounds: &str) {
+pub(crate) fn again_peer(addr: &str, rounds: &str) {
     let mut node = Node::open(&selection(), &Config::new(name(1), JOB));
     tell(&node.addr().to_string());
     let lines = lines_of(std::io::stdin());

@@ -1,5 +1,7 @@
 //! Messages both ways, on both lanes, with every byte checked.
-use crate::device_support::{JOB, Node, Other, check, die, name, progress, selection, tell, watchdog};
+use crate::device_support::{
+    JOB, Node, Other, check, die, name, progress, selection, tell, watchdog,
+};
 use btl_core::{Config, Event, PeerId};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +31,9 @@ fn exchange(node: &mut Node, peer: PeerId, messages: u64) {
             while sent[class] < goal[class] && sent[class] - done[class] < WINDOW {
                 let len = length(class, sent[class], max[class]);
                 // Too short a message would go on lane 0.
-                let Some(buf) = node.message(me, sent[class] * 2 + class as u64, len) else { break };
+                let Some(buf) = node.message(me, sent[class] * 2 + class as u64, len) else {
+                    break;
+                };
                 assert_eq!(usize::from(buf.class()), class);
                 node.send(peer, class as u8, buf, class as u64);
                 sent[class] += 1;
@@ -76,16 +80,16 @@ fn run(messages: u64, cq_depth: u32, queues: usize) {
     other.finish(Duration::from_secs(20));
 }
 
-pub fn both_ways() {
+pub(crate) fn both_ways() {
     run(100_000, 1024, 1);
 }
 
 /// Each lane needs a completion queue of its own.
-pub fn many_queues() {
+pub(crate) fn many_queues() {
     run(5_000, 32, 2);
 }
 
-pub fn peer(addr: &str, messages: &str, depth: &str) {
+pub(crate) fn peer(addr: &str, messages: &str, depth: &str) {
     let mut selection = selection();
     selection.cq_depth = depth.parse().unwrap_or_else(|_| die(depth));
     let mut node = Node::open(&selection, &config(1));
@@ -99,7 +103,7 @@ pub fn peer(addr: &str, messages: &str, depth: &str) {
 }
 
 /// The peer answers every message from the handler, before it releases the message.
-pub fn echo_from_upcalls() {
+pub(crate) fn echo_from_upcalls() {
     watchdog(Duration::from_secs(30), "echo");
     let mut node = Node::open(&selection(), &config(0));
     let mut other = Other::peer(&["echo", &node.addr().to_string()]);
@@ -129,7 +133,7 @@ pub fn echo_from_upcalls() {
     node.close();
 }
 
-pub fn echo_peer(_addr: &str) {
+pub(crate) fn echo_peer(_addr: &str) {
     let mut node = Node::open(&selection(), &config(1));
     tell(&node.addr().to_string());
     let lines = crate::device_support::lines_of(std::io::stdin());

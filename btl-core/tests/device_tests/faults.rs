@@ -1,5 +1,7 @@
 //! Peers that die, are somebody else, or are not there.
-use crate::device_support::{JOB, Node, Other, check, die, lines_of, name, selection, tell, watchdog};
+use crate::device_support::{
+    JOB, Node, Other, check, die, lines_of, name, selection, tell, watchdog,
+};
 use btl_core::error::{ConnectFault, FaultKind, PeerFault};
 use btl_core::wire::RejectReason;
 use btl_core::{Config, Event, SECOND};
@@ -37,7 +39,7 @@ fn fault_of(node: &mut Node, rank: u32, addr: SocketAddr, limit: Duration) -> Pe
 }
 
 /// A process that only listens, with the job and rank it is told.
-pub fn listen_peer(job: &str, rank: &str) {
+pub(crate) fn listen_peer(job: &str, rank: &str) {
     let (Ok(job), Ok(rank)) = (job.parse(), rank.parse()) else { die("bad arguments") };
     let mut node = Node::open(&selection(), &Config::new(name(rank), job));
     tell(&node.addr().to_string());
@@ -51,7 +53,11 @@ pub fn listen_peer(job: &str, rank: &str) {
             }
             Some(Event::PeerFailed { fault, .. }) => tell(&format!("fault {fault}")),
             Some(_) => {}
-            None if matches!(lines.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected)) => {
+            None if matches!(
+                lines.try_recv(),
+                Err(std::sync::mpsc::TryRecvError::Disconnected)
+            ) =>
+            {
                 return;
             }
             None => {}
@@ -59,7 +65,7 @@ pub fn listen_peer(job: &str, rank: &str) {
     }
 }
 
-pub fn killed_peer() {
+pub(crate) fn killed_peer() {
     watchdog(Duration::from_secs(60), "killed peer");
     let mut node = Node::open(&selection(), &impatient(0));
     let mut other = Other::peer(&["listen", &JOB.to_string(), "1"]);
@@ -91,7 +97,10 @@ pub fn killed_peer() {
         other => die(&format!("unexpected {other:?}")),
     });
     eprintln!("reported after {:?}: {fault}", killed.elapsed());
-    assert!(matches!(fault.kind, FaultKind::Disconnected { .. } | FaultKind::Lane { .. }), "{fault}");
+    assert!(
+        matches!(fault.kind, FaultKind::Disconnected { .. } | FaultKind::Lane { .. }),
+        "{fault}"
+    );
     // It stays failed: a later message is refused with the same fault.
     let Some(buf) = node.message(0, 2, 100) else { die("no buffer") };
     match node.engine.send(peer, 0, buf, 0) {
@@ -101,7 +110,7 @@ pub fn killed_peer() {
     node.close();
 }
 
-pub fn wrong_job() {
+pub(crate) fn wrong_job() {
     watchdog(Duration::from_secs(60), "wrong job");
     let mut node = Node::open(&selection(), &impatient(0));
     let mut other = Other::peer(&["listen", "12345", "1"]);
@@ -115,7 +124,7 @@ pub fn wrong_job() {
 }
 
 /// Another process of the job listens at the address.
-pub fn wrong_process() {
+pub(crate) fn wrong_process() {
     watchdog(Duration::from_secs(60), "wrong process");
     let mut node = Node::open(&selection(), &impatient(0));
     let mut other = Other::peer(&["listen", &JOB.to_string(), "2"]);
@@ -130,7 +139,7 @@ fn own_ip(node: &Node) -> IpAddr {
     node.addr().ip()
 }
 
-pub fn nobody_listening() {
+pub(crate) fn nobody_listening() {
     watchdog(Duration::from_secs(60), "nobody listening");
     let mut node = Node::open(&selection(), &impatient(0));
     let addr = SocketAddr::new(own_ip(&node), 9);
@@ -156,7 +165,7 @@ fn silent(node: &Node) -> SocketAddr {
     SocketAddr::new(ip, 7777)
 }
 
-pub fn silent_host() {
+pub(crate) fn silent_host() {
     watchdog(Duration::from_secs(60), "silent host");
     let mut node = Node::open(&selection(), &impatient(0));
     let addr = silent(&node);
@@ -168,23 +177,29 @@ pub fn silent_host() {
     node.close();
 }
 
-pub fn drop_while_dialling() {
+pub(crate) fn drop_while_dialling() {
     watchdog(Duration::from_secs(60), "drop while dialling");
     let mut config = Config::new(name(0), JOB);
     config.t_conn = 60 * SECOND;
     let mut node = Node::open(&selection(), &config);
     let addr = silent(&node);
     for rank in 1..12 {
-        let peer = node.engine.add_peer(name(rank), &[addr]).unwrap_or_else(|e| die(&e.to_string()));
+        let peer =
+            node.engine.add_peer(name(rank), &[addr]).unwrap_or_else(|e| die(&e.to_string()));
         let Some(buf) = node.message(0, 1, 100) else { die("no buffer") };
         node.send(peer, 0, buf, 0);
     }
     let mut polls = 0;
-    node.run("a second", Duration::from_secs(30), |_| {
-        polls += 1;
-        std::thread::sleep(Duration::from_millis(10));
-        polls > 100
-    }, |_, event| die(&format!("unexpected {event:?}")));
+    node.run(
+        "a second",
+        Duration::from_secs(30),
+        |_| {
+            polls += 1;
+            std::thread::sleep(Duration::from_millis(10));
+            polls > 100
+        },
+        |_, event| die(&format!("unexpected {event:?}")),
+    );
     let start = Instant::now();
     drop(node);
     let took = start.elapsed();

@@ -8,7 +8,7 @@ mod strangers;
 use crate::device_support::die;
 
 /// Every test; the last ones take the device away for a moment.
-pub const ALL: &[(&str, fn())] = &[
+pub(crate) const ALL: &[(&str, fn())] = &[
     ("open_says_what_it_published", open::published),
     ("open_names_a_device_that_is_not_there", open::no_such_device),
     ("open_names_an_address_that_is_not_there", open::address_not_here),
@@ -31,7 +31,7 @@ pub const ALL: &[(&str, fn())] = &[
 ];
 
 /// A peer process: the first word says what it does.
-pub fn peer(words: &[String]) {
+pub(crate) fn peer(words: &[String]) {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["exchange", addr, messages, depth] => exchange::peer(addr, messages, depth),

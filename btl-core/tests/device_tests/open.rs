@@ -4,7 +4,7 @@ use btl_core::Config;
 use btl_core::verbs::{OpenError, Selection, find, open as open_port};
 use std::process::Command;
 
-pub fn published() {
+pub(crate) fn published() {
     let selection = selection();
     let mut node = Node::open(&selection, &Config::new(name(0), JOB));
     let published = node.published.clone();
@@ -24,7 +24,7 @@ fn error(selection: &Selection) -> OpenError {
     }
 }
 
-pub fn no_such_device() {
+pub(crate) fn no_such_device() {
     let there = selection().device;
     let e = error(&Selection { device: Some("nosuch7".into()), ..Selection::default() });
     let text = e.to_string();
@@ -32,7 +32,7 @@ pub fn no_such_device() {
     assert!(text.contains("nosuch7") && text.contains(&there.unwrap_or_default()), "{text}");
 }
 
-pub fn address_not_here() {
+pub(crate) fn address_not_here() {
     let wanted = "10.255.254.253".parse().ok();
     let here = selection();
     let e = error(&Selection { addr: wanted, ..here.clone() });
@@ -41,10 +41,13 @@ pub fn address_not_here() {
     let own = here.addr.map(|a| a.to_string()).unwrap_or_default();
     assert!(text.contains("10.255.254.253") && text.contains(&own), "{text}");
     let e = error(&Selection { port: Some(9), ..here });
-    assert!(matches!(e, OpenError::NoUsablePort { .. }) && e.to_string().contains("no port 9"), "{e}");
+    assert!(
+        matches!(e, OpenError::NoUsablePort { .. }) && e.to_string().contains("no port 9"),
+        "{e}"
+    );
 }
 
-pub fn link_down() {
+pub(crate) fn link_down() {
     let selection = selection();
     let found = find(&selection).unwrap_or_else(|e| die(&e.to_string()));
     let node = Node::open(&selection, &Config::new(name(0), JOB));

@@ -87,7 +87,7 @@ fn config() -> Config {
     config
 }
 
-pub fn garbage_request() {
+pub(crate) fn garbage_request() {
     watchdog(Duration::from_secs(60), "garbage request");
     let mut node = Node::open(&selection(), &config());
     for garbage in [&b""[..], b"x", &[0xff; 56], b"GET / HTTP/1.1\r\n"] {
@@ -104,7 +104,7 @@ pub fn garbage_request() {
 }
 
 /// Connects, says nothing; is dropped after `t_first`.
-pub fn no_hello() {
+pub(crate) fn no_hello() {
     watchdog(Duration::from_secs(60), "no Hello");
     let config = config();
     let mut node = Node::open(&selection(), &config);
@@ -122,7 +122,7 @@ pub fn no_hello() {
     node.close();
 }
 
-pub fn garbage_hello() {
+pub(crate) fn garbage_hello() {
     watchdog(Duration::from_secs(60), "garbage Hello");
     let config = config();
     let mut node = Node::open(&selection(), &config);
@@ -144,7 +144,7 @@ pub fn garbage_hello() {
 
 /// Rule 1 on a device: our side has a message to send, the connection is established, and nothing
 /// is sent until the other side has.
-pub fn acceptor_waits() {
+pub(crate) fn acceptor_waits() {
     watchdog(Duration::from_secs(60), "acceptor waits");
     let config = Config::new(name(0), JOB);
     let mut node = Node::open(&selection(), &config);
