@@ -98,6 +98,17 @@ impl Ring {
         self.cursor as usize
     }
 
+    /// How many entries before `index` can hold older posts; behind those lie newer ones, if the queue is full.
+    fn older_than(&self, index: usize) -> usize {
+        // The next post takes the place of the oldest.
+        let oldest = self.cursor();
+        if index >= oldest {
+            index - oldest
+        } else {
+            index + self.entries.len().saturating_sub(oldest)
+        }
+    }
+
     /// Moves the slot in and returns the request id, or gives it back when the queue is full.
     #[inline(always)]
     pub(crate) fn put(&mut self, slot: Option<Slot>) -> Result<u64, Option<Slot>> {
@@ -219,7 +230,7 @@ impl SendRing {
 
     /// A completion also finishes the unsignalled sends directly before it: a send queue works in order. It stops at
     /// the first signalled one, whose own completion has swept or will sweep further, in whatever order they are
-    /// redeemed.
+    /// redeemed, and at the oldest: in a full queue the newest sends, which the device still has, lie right behind it.
     #[cold]
     #[inline(never)]
     fn sweep(&mut self, index: usize) {
@@ -233,7 +244,7 @@ impl SendRing {
         }
         let n = self.marks.len();
         let mut i = index;
-        for _ in 1..n {
+        for _ in 0..self.ring.older_than(index) {
             i = if i == 0 { n - 1 } else { i - 1 };
             match self.marks.get_mut(i) {
                 Some(m) if *m == Mark::Unsignalled => *m = Mark::Finished,
@@ -355,6 +366,67 @@ mod tests {
         assert!(s.redeem(a).is_some(), "its own error completion");
         assert!(s.redeem(b).is_some());
         assert_eq!((s.used(), s.unsignalled, s.finished), (0, 0, 0));
+    }
+
+    /// In a full queue the newest send is the neighbour of the oldest.
+    #[test]
+    fn a_completion_finishes_nothing_newer() {
+        for turn in 0..4 {
+            let mut s = SendRing::new(1, 4);
+            for _ in 0..turn {
+                let id = s.put(None, true).unwrap();
+                assert!(s.redeem(id).is_some());
+            }
+            let ids: Vec<_> =
+                [false, true, true, false].iter().map(|sig| s.put(None, *sig).unwrap()).collect();
+            assert!(s.redeem(ids[1]).is_some());
+            assert_eq!((s.used(), s.unsignalled), (2, 1), "the first two, and not the last");
+            assert!(s.redeem(ids[2]).is_some());
+            assert_eq!(s.used(), 1);
+            assert!(s.redeem(ids[3]).is_some(), "still in flight: it can fail by itself");
+            assert_eq!((s.used(), s.unsignalled, s.finished), (0, 0, 0));
+        }
+    }
+
+    /// Any mixture, redeemed in any order, against what a send queue that works in order has finished.
+    #[test]
+    fn only_what_the_device_has_finished_comes_back() {
+        let mut x = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move |n: u64| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x % n
+        };
+        for depth in 1..9 {
+            let mut s = SendRing::new(1, depth);
+            // Ids and signals of the posts the device has, oldest first; ids that were completed and not redeemed.
+            let (mut device, mut completed) = (Vec::new(), Vec::new());
+            for _ in 0..4000 {
+                match random(3) {
+                    0 => {
+                        let signalled = random(2) == 0 || s.must_signal();
+                        if let Ok(id) = s.put(None, signalled) {
+                            device.push((id, signalled));
+                        }
+                    }
+                    1 if !device.is_empty() => {
+                        let (id, signalled) = device.remove(0);
+                        if signalled {
+                            completed.push(id);
+                        }
+                    }
+                    _ if !completed.is_empty() => {
+                        let id = completed.swap_remove(random(completed.len() as u64) as usize);
+                        assert!(s.redeem(id).is_some());
+                    }
+                    _ => {}
+                }
+                let held = |id: u64| s.ring.entries[(id & INDEX_MASK) as usize].id == id;
+                assert!(device.iter().all(|(id, _)| held(*id)), "depth {depth}");
+                assert!(completed.iter().all(|id| held(*id)), "depth {depth}");
+            }
+        }
     }
 
     #[test]
