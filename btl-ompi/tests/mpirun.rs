@@ -183,10 +183,15 @@ fn another_open_mpi_is_refused() {
     let ring = program("ring");
     let job = mpirun(2, &[], Path::new("env"), &[&preload, &ring.display().to_string()]);
     assert!(job.code.is_some_and(|code| code != 0 && code != 124), "exit {:?}", job.code);
+    // The first process that gives up takes the other one with it, which may not have come so far.
     let message = "btl:verbs: this component is built for Open MPI 4.1.x, but this is Open MPI 5.0.7: \
                    the component is not used";
     let said = job.stderr.lines().filter(|line| line.contains("btl:verbs: ")).collect::<Vec<_>>();
-    assert!(said.len() == 2 && said.iter().all(|line| line.contains(message)), "{}", job.stderr);
+    assert!(
+        (1..=2).contains(&said.len()) && said.iter().all(|line| line.contains(message)),
+        "{}",
+        job.stderr
+    );
 }
 
 /// One message that names parameter, value and range, and a job that fails.
