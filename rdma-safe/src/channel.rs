@@ -65,7 +65,7 @@ impl CompletionChannel {
     /// # Errors
     /// The errno of poll(2) or ibv_get_cq_event(3).
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CqId>> {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let deadline = timeout.map(deadline_after);
         loop {
             if let Some(id) = self.take_event()? {
                 return Ok(Some(id));
@@ -97,8 +97,9 @@ impl CompletionChannel {
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor belongs to the channel and stays open as long as self.
-        unsafe { BorrowedFd::borrow_raw(self.0.raw.as_ref().fd) }
+        // SAFETY: the descriptor belongs to the channel and stays open as long as self. Only this field is read:
+        // libibverbs changes others in other threads.
+        unsafe { BorrowedFd::borrow_raw((*self.0.raw.as_ptr()).fd) }
     }
 }
 
@@ -118,6 +119,12 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The moment `timeout` from now; a century for one that no clock can hold.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    Instant::now() + timeout.min(CENTURY)
 }
 
 /// poll(2) for input until the deadline; false when it passed.
@@ -144,5 +151,17 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Re
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_timeout_is_too_long_for_the_clock() {
+        let now = Instant::now();
+        assert!(deadline_after(Duration::MAX) > now + Duration::from_secs(1 << 30));
+        assert!(deadline_after(Duration::ZERO) >= now);
     }
 }

@@ -6,7 +6,7 @@
 //! poll has found the queue empty: siw adds a destroyed queue pair's flush completions during the destroy. The device's own idea
 //! of the depth is not used: siw rounds its rings up and reports the number asked for.
 
-use crate::channel::{ChannelInner, CompletionChannel, wait_readable};
+use crate::channel::{ChannelInner, CompletionChannel, deadline_after, wait_readable};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result, errno_of};
 use crate::wc::Wc;
@@ -287,7 +287,7 @@ impl CompletionQueue {
     /// As [`poll`](Self::poll) and [`req_notify`](Self::req_notify); [`WrongState`](ErrorKind::WrongState) when other
     /// queues report to the same channel, whose events this would swallow.
     pub fn poll_wait(&mut self, out: &mut [Wc], timeout: Duration) -> Result<usize> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         loop {
             let n = self.poll(out)?;
             if n > 0 || out.is_empty() {

@@ -113,14 +113,23 @@ impl Device {
     /// [`ErrorKind::PermissionDenied`] when /dev/infiniband/uverbsN is not ours to open; [`ErrorKind::Unsupported`]
     /// when a provider was told by the environment to run without locks, which this crate's `Send` types rely on.
     pub fn open(&self) -> Result<Context> {
-        self.refuse_unlocked_provider()?;
         // SAFETY: the device is alive.
         let raw = unsafe { ibv_open_device(self.raw.as_ptr()) };
         let Some(raw) = NonNull::new(raw) else {
             return Err(self.explain_open(Error::last("ibv_open_device")));
         };
         // SAFETY: a fresh context of libibverbs, owned by nobody else.
-        unsafe { Context::from_raw(raw.as_ptr(), &LIBIBVERBS) }
+        let ctx = unsafe { Context::from_raw(raw.as_ptr(), &LIBIBVERBS) }?;
+        // Asked only now: udev renames devices, so their names do not tell the provider.
+        let provider = ctx.quirk().map_or("", |q| q.name);
+        match unlocked_by(provider, |var| std::env::var_os(var)) {
+            None => Ok(ctx),
+            Some(var) => Err(Error::refused(
+                "opening an RDMA device",
+                ErrorKind::Unsupported,
+                format!("{var}=1 removes the provider's locks; unset it"),
+            )),
+        }
     }
 
     /// libibverbs says ENOSYS when it may not open the device's file, so its file is asked.
@@ -136,21 +145,20 @@ impl Device {
         };
         Error::os(e.op(), libc::EACCES).with_hint(hint)
     }
+}
 
-    /// MLX4/MLX5_SINGLE_THREADED make those providers drop their locks.
-    fn refuse_unlocked_provider(&self) -> Result<()> {
-        let name = self.name();
-        for (driver, var) in [("mlx4", "MLX4_SINGLE_THREADED"), ("mlx5", "MLX5_SINGLE_THREADED")] {
-            if name.starts_with(driver) && std::env::var_os(var).is_some_and(|v| v == "1") {
-                return Err(Error::refused(
-                    "opening an RDMA device",
-                    ErrorKind::Unsupported,
-                    format!("{var}=1 removes the provider's locks; unset it"),
-                ));
-            }
-        }
-        Ok(())
+/// MLX4/MLX5_SINGLE_THREADED make those providers drop their locks. The variable that does, if it is set.
+fn unlocked_by(
+    provider: &str,
+    get: impl Fn(&str) -> Option<std::ffi::OsString>,
+) -> Option<&'static str> {
+    if !matches!(provider, "mlx4" | "mlx5") {
+        return None;
     }
+    // A part that the table does not know is taken for mlx5, so both count for both.
+    ["MLX4_SINGLE_THREADED", "MLX5_SINGLE_THREADED"]
+        .into_iter()
+        .find(|var| get(var).is_some_and(|v| v == "1"))
 }
 
 impl fmt::Debug for Device {
@@ -159,5 +167,22 @@ impl fmt::Debug for Device {
             .field("name", &self.name())
             .field("guid", &format_args!("{:#018x}", self.guid()))
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn providers_without_locks_are_refused() {
+        let set = |value: &'static str| {
+            move |var: &str| (var == "MLX5_SINGLE_THREADED").then(|| value.into())
+        };
+        let row = crate::quirks::find(0x15b3, 4123).map(|q| q.name).unwrap();
+        assert_eq!(unlocked_by(row, set("1")), Some("MLX5_SINGLE_THREADED"));
+        assert_eq!(unlocked_by(row, set("0")), None);
+        assert_eq!(unlocked_by(row, |_| None), None);
+        assert_eq!(unlocked_by("siw", set("1")), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Asynchronous events of a device: ports going up and down, queue pairs and queues failing.
 
-use crate::channel::{set_nonblocking, wait_readable};
+use crate::channel::{deadline_after, set_nonblocking, wait_readable};
 use crate::context::Context;
 use crate::cq::CqId;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,7 +8,7 @@ use rdma_sys::*;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An asynchronous event (ibv_get_async_event(3)), copied out and acknowledged. Unknown kinds are values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl AsyncEvents {
     /// # Errors
     /// The errno of poll(2) or ibv_get_async_event(3).
     pub fn next(&mut self, timeout: Duration) -> Result<Option<AsyncEvent>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         loop {
             if let Some(e) = self.take()? {
                 return Ok(Some(e));

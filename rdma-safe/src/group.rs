@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::channel::deadline_after;
 use crate::cq::{CompletionQueue, CqRef};
 use crate::error::{Error, ErrorKind, Result};
 use crate::post::{PostError, Why};
@@ -17,7 +18,7 @@ use crate::slot::Slot;
 use crate::wc::{Op, Wc, WcStatus};
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Completions taken from the device at once.
 const BATCH: usize = 16;
@@ -268,7 +269,7 @@ impl PollGroup {
     /// # Errors
     /// As [`CompletionQueue::poll_wait`].
     pub fn poll_wait(&mut self, timeout: Duration) -> Result<Option<Completion>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         loop {
             if let Some(c) = self.poll()? {
                 return Ok(Some(c));

@@ -1,15 +1,16 @@
 //! Memory a device may be given: owned, at a fixed address, freed only by us.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 /// A buffer that stays where it is until it is dropped.
 ///
 /// # Safety
 /// [`as_ptr`](Self::as_ptr) and [`len`](Self::len) always return the same values, name memory that is valid for reads
-/// and writes, initialised, and used by nobody else until the buffer is dropped; moving the implementing value does not
-/// move that memory, and does not assert exclusive access to it (so no `Box<[u8]>` inside: use a `Vec` or a raw
-/// pointer).
+/// and writes, initialised, and used by nobody else until the buffer is dropped; the pointer may be written through (so
+/// it does not come from a shared reference); moving the implementing value does not move that memory, and does not
+/// assert exclusive access to it (so no `Box<[u8]>` inside: keep a raw pointer).
 pub unsafe trait StableBuffer: Send + 'static {
     /// Start of the memory.
     fn as_ptr(&self) -> *mut u8;
@@ -21,13 +22,40 @@ pub unsafe trait StableBuffer: Send + 'static {
     }
 }
 
-// SAFETY: a Vec that is only moved keeps its heap block; OwnedMemory gives nobody a way to grow it.
-unsafe impl StableBuffer for Vec<u8> {
+/// A `Vec` taken apart: what `Vec::as_ptr` returns may not be written through.
+struct Heap {
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+// SAFETY: plain memory, owned by this value alone.
+unsafe impl Send for Heap {}
+
+impl From<Vec<u8>> for Heap {
+    fn from(v: Vec<u8>) -> Heap {
+        let mut v = ManuallyDrop::new(v);
+        let (len, capacity) = (v.len(), v.capacity());
+        // An empty Vec's pointer is dangling, but never null.
+        let start = NonNull::new(v.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Heap { start, len, capacity }
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: exactly the parts of the Vec taken apart in `from`, put together once.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
+    }
+}
+
+// SAFETY: the heap block stays where it is until Drop frees it.
+unsafe impl StableBuffer for Heap {
     fn as_ptr(&self) -> *mut u8 {
-        Vec::as_ptr(self).cast_mut()
+        self.start.as_ptr()
     }
     fn len(&self) -> usize {
-        Vec::len(self)
+        self.len
     }
 }
 
@@ -109,13 +137,13 @@ impl OwnedMemory {
 
 impl From<Vec<u8>> for OwnedMemory {
     fn from(v: Vec<u8>) -> OwnedMemory {
-        OwnedMemory::new(v)
+        OwnedMemory::new(Heap::from(v))
     }
 }
 
 impl From<Box<[u8]>> for OwnedMemory {
     fn from(b: Box<[u8]>) -> OwnedMemory {
-        OwnedMemory::new(b.into_vec())
+        OwnedMemory::from(b.into_vec())
     }
 }
 
@@ -137,6 +165,14 @@ mod tests {
         assert!(OwnedMemory::zeroed(0).is_err());
         let v = vec![7u8; 3];
         let at = v.as_ptr();
-        assert_eq!(OwnedMemory::from(v).as_ptr().cast_const(), at);
+        let m = OwnedMemory::from(v);
+        assert_eq!((m.as_ptr().cast_const(), m.len()), (at, 3));
+        let m = std::iter::once(m).collect::<Vec<_>>().remove(0);
+        // SAFETY: 3 bytes owned by `m`.
+        unsafe { m.as_ptr().write(9) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { std::slice::from_raw_parts(m.as_ptr(), m.len()) }, [9, 7, 7]);
+        assert!(OwnedMemory::from(Vec::new()).is_empty());
+        assert_eq!(OwnedMemory::from(vec![1u8; 5].into_boxed_slice()).len(), 5);
     }
 }

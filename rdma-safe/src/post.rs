@@ -15,6 +15,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+/// What goes to the device as it is. Bits that a caller made up (`from_bits_retain`) mean other things there.
+const PASSED: SendFlags = SendFlags::all().difference(SendFlags::UNSIGNALLED);
 
 /// Reason of a [`PostError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -222,7 +224,7 @@ impl QueuePair {
         // Some providers read a length of 0 in an element as 2 GiB.
         wr.num_sge = i32::from(len != 0);
         // `signalled` overrides the flag; siw forbids small sends that are not inline, and nothing of 0 bytes can be.
-        wr.send_flags = (flags - SendFlags::UNSIGNALLED).bits() | (u32::from(signalled) * SIGNALED);
+        wr.send_flags = (flags & PASSED).bits() | (u32::from(signalled) * SIGNALED);
         if len == 0 {
             wr.send_flags &= !SendFlags::INLINE.bits();
         } else if len <= self.small {

@@ -191,8 +191,8 @@ impl QueuePair {
 
     /// The device's number of it, for the connection manager. Reused by devices: use [`serial`](Self::serial) as a key.
     pub fn qp_num(&self) -> u32 {
-        // SAFETY: the QP is alive.
-        unsafe { self.raw.as_ref().qp_num }
+        // SAFETY: the QP is alive. Only this field is read: the counters beside it change in other threads.
+        unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
     /// A number no other queue pair of this process has or will have; at least 1.

@@ -27,7 +27,7 @@ bitflags! {
     /// How to send. The empty set is a signalled send, copied inline when it is small.
     ///
     /// The bits are those of `ibv_send_flags`, with [`UNSIGNALLED`](Self::UNSIGNALLED) in the place, and with the
-    /// opposite meaning, of `IBV_SEND_SIGNALED`, so that a post converts them with one exclusive or.
+    /// opposite meaning, of `IBV_SEND_SIGNALED`. Bits without a name here are not passed to the device.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct SendFlags: u32 {
         /// No completion of its own unless it fails; a later signalled send finishes it and its slot comes back from

@@ -480,3 +480,42 @@ fn large_unsignalled_sends_are_signalled_where_they_must_be() {
     assert_eq!(sends, 1, "the one of a page");
     fake.check();
 }
+
+#[test]
+fn flags_without_a_name_do_not_reach_the_device() {
+    let Rig { mut a, b: _b, cq: _cq, pd, fake } = rig();
+    // The fake calls it a violation when they do.
+    let made_up = SendFlags::from_bits_retain(!0) - SendFlags::INLINE;
+    a.post_send(pd.slots(64, 1).unwrap().pop().unwrap(), 40, made_up).unwrap();
+    a.post_inline(b"x", made_up).unwrap();
+    fake.check();
+}
+
+/// In a full queue the newest unsignalled send is the neighbour of the oldest.
+#[test]
+fn a_slot_the_device_still_has_is_not_reclaimed() {
+    let fake = Fake::open();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let mut cq = fake.ctx.create_cq(64).unwrap();
+    let mut a = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(4)).unwrap();
+    let mut b = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(4)).unwrap();
+    connect(&fake, &mut a, &mut b);
+    let mut pool = pd.slots(64, 4).unwrap();
+    // Room for two messages at the peer: the last two sends wait.
+    b.post_recv(pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+    b.post_recv(pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+    for flags in [SendFlags::UNSIGNALLED, SIG, SIG, SendFlags::UNSIGNALLED] {
+        a.post_send(pool.pop().unwrap(), 40, flags).unwrap();
+    }
+    fake.progress();
+    let mut back = 0;
+    for wc in &mut poll(&mut cq) {
+        back += usize::from(a.complete(wc).is_some());
+    }
+    assert_eq!(back, 1, "the signalled one");
+    let slot = a.reclaim().expect("the unsignalled one before it");
+    assert!(!fake.owns(&slot));
+    assert!(a.reclaim().is_none(), "the last one is still in the device's hands");
+    assert_eq!(a.in_flight().0, 2);
+    fake.check();
+}

@@ -26,6 +26,9 @@ pub(super) unsafe extern "C" fn post_send(
         if !wr.next.is_null() {
             s.violations.push("a list of requests".into());
         }
+        if wr.send_flags & !0xf != 0 {
+            s.violations.push(format!("flags {:#x}", wr.send_flags));
+        }
         if wr.num_sge == 1 {
             let sge = *wr.sg_list;
             (r.addr, r.len, r.lkey) = (sge.addr, sge.length, sge.lkey);
