@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Seconds one job may take.
 const LIMIT: &str = "120";
@@ -32,10 +32,15 @@ fn stage() -> &'static Stage {
     })
 }
 
-/// Compiles a program of `tests/mpi`.
+/// Compiles a program of `tests/mpi`, once: another test may be running it.
 fn program(name: &str) -> PathBuf {
+    static COMPILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi").join(format!("{name}.c"));
     let target = stage().dir.join(name);
+    if compiled.iter().any(|done| done == name) {
+        return target;
+    }
     let out = Command::new("mpicc")
         .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
         .arg(&source)
@@ -49,6 +54,7 @@ fn program(name: &str) -> PathBuf {
         source.display(),
         String::from_utf8_lossy(&out.stderr)
     );
+    compiled.push(name.to_owned());
     target
 }
 
