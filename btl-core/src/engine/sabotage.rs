@@ -37,6 +37,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// The control slot of lane 0 is free again.
     pub(super) fn stray_credits_of_peer(&mut self, id: LaneId) {
+        if !self.config.sabotage.credits_on_lane_0 {
+            return;
+        }
+        if !self.config.sabotage.credits_on_lane_0 {
+            return;
+        }
         let Some((_, endpoint, _)) = self.parts(id) else { return };
         let up = |link| if let Link::Up(id) = link { Some(id) } else { None };
         let lanes: Vec<LaneId> = endpoint.classes.iter().filter_map(|c| up(c.link)).collect();

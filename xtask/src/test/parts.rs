@@ -54,6 +54,9 @@ pub(crate) const ALL: &[Part] = &[
 const WITH_DEVICE_TESTS: &[&str] = &["rdma-safe", "rdma-cm"];
 /// The feature that builds them, and that their test targets require.
 const DEVICE_FEATURE: &str = "device-tests";
+/// The package that has device tests with a rule switched off, and the feature that has the switches.
+const WITH_SABOTAGE: &str = "btl-core";
+const SABOTAGE_FEATURE: &str = "sabotage";
 const UNIT_LIMIT: Duration = Duration::from_secs(1800);
 const DEVICE_LIMIT: Duration = Duration::from_secs(600);
 
@@ -79,20 +82,16 @@ fn cargo_test(bench: &Bench, args: &[&str]) -> Result<Count> {
     Ok(count)
 }
 
+/// As shipped first; then with the switches that break the rules, which the simulator turns on for the whole build.
 fn unit(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
-    cargo_test(
-        bench,
-        &[
-            "--workspace",
-            "--exclude",
-            "rdma-safe-sys",
-            "--lib",
-            "--bins",
-            "--tests",
-            "--no-fail-fast",
-        ],
-    )
+    let tests = ["--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"];
+    let shipped = ["--workspace", "--exclude", "rdma-safe-sys", "--exclude", "btl-sim"];
+    let broken = ["--package", "btl-core", "--no-default-features", "--features", "sabotage"];
+    let mut count = cargo_test(bench, &[&shipped[..], &tests[..]].concat())?;
+    count += cargo_test(bench, &[&broken[..], &tests[..]].concat())?;
+    count += cargo_test(bench, &[&["--package", "btl-sim"][..], &tests[..]].concat())?;
+    Ok(count)
 }
 
 fn doc(bench: &mut Bench) -> Result<Count> {
@@ -105,13 +104,23 @@ fn layout(bench: &mut Bench) -> Result<Count> {
     cargo_test(bench, &["--package", "rdma-safe-sys", "--lib", "--tests", "--no-fail-fast"])
 }
 
-/// The simulator's own default run; it ends with a line `N passed, M failed`.
+/// Runs of the simulator per device model.
+const SIM_SEEDS: &str = "7000";
+
+/// Many seeds with the rules on; then each rule off, which must be noticed, with controls. Each ends with a line
+/// `N passed, M failed`.
 fn sim(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
+    let mut count = simulate(bench, &["--seeds", SIM_SEEDS])?;
+    count += simulate(bench, &["--mutants", "--seeds", "500"])?;
+    Ok(count)
+}
+
+fn simulate(bench: &Bench, args: &[&str]) -> Result<Count> {
     let mut command = cargo::cargo();
-    command.args(["run", "--quiet", "--release", "--package", "btl-sim"]);
+    command.args(["run", "--quiet", "--release", "--package", "btl-sim", "--"]).args(args);
     let got = exec::capture(&mut command, UNIT_LIMIT)?;
-    bench.log("sim", &format!("{}\n{}", got.stdout, got.stderr));
+    bench.log(args[0], &format!("{}\n{}", got.stdout, got.stderr));
     let Some(last) = got.stdout.lines().rev().find(|line| line.contains(" passed, ")) else {
         bail!(
             "the simulator (status {}) ended without a line `N passed, M failed`:\n{}",
@@ -143,40 +152,66 @@ fn device(bench: &mut Bench, device: Device) -> Result<Count> {
     bench.machine()?;
     let mut count = Count::default();
     for package in device_packages()? {
-        let features = format!("{package}/{DEVICE_FEATURE}");
-        let built = cargo::build(&[
-            "test",
-            "--no-run",
-            "--package",
-            &package,
-            "--features",
-            &features,
-            "--tests",
-        ])?;
-        let programs: Vec<_> = built
-            .iter()
-            .filter(|artifact| artifact.kind == "test" && artifact.package == package)
-            .collect();
+        let mut programs = device_programs(&package, DEVICE_FEATURE)?;
         if programs.is_empty() {
             count.fail(format!("{package}: has the feature {DEVICE_FEATURE} and no test program"));
         }
-        for program in programs.into_iter().filter(|program| needs_device(&package, &program.name))
-        {
-            let (name, address) = test_device(device);
-            let command = vec![program.path.clone().into_os_string(), "--test-threads=1".into()];
-            let mut job = Job::new(device, command, DEVICE_LIMIT)?;
-            job.cwd = crate::paths::root().join(&package);
-            job.env = vec![
-                ("RDMA_TEST_DEVICE".to_owned(), name.to_owned()),
-                ("RDMA_TEST_ADDR".to_owned(), address.to_owned()),
-                ("RUST_BACKTRACE".to_owned(), "1".to_owned()),
-            ];
-            let what = format!("{package}/{} on {name}", program.name);
-            let outcome = bench.in_guest(&what, &job)?;
-            count += Count::of_libtest(&what, outcome.code, &outcome.stdout);
-            count.case(&what, clean(&outcome.klog, KERNEL_TROUBLE));
+        if package == WITH_SABOTAGE {
+            let features = format!("{DEVICE_FEATURE},{SABOTAGE_FEATURE}");
+            programs.extend(device_programs(&package, &features)?);
+        }
+        for program in programs {
+            if let Some(device) = device_for(&program.name, device) {
+                count += device_program(bench, &package, &program, device)?;
+            }
         }
     }
+    Ok(count)
+}
+
+/// The device a test program runs on in the part for `device`; `None`: it runs in the part for the other one only.
+fn device_for(program: &str, device: Device) -> Option<Device> {
+    match program {
+        // Speaks iWARP's wire protocol itself.
+        "mpa" => (device == Device::Siw).then_some(device),
+        // Tells what is said where there is none.
+        "no_device" => (device == Device::Siw).then_some(Device::None),
+        _ => Some(device),
+    }
+}
+
+/// The test programs of a package that need exactly these features (separated by commas).
+fn device_programs(package: &str, features: &str) -> Result<Vec<cargo::Artifact>> {
+    let args = ["test", "--no-run", "--package", package, "--features", features, "--tests"];
+    let mut wanted: Vec<&str> = features.split(',').collect();
+    wanted.sort_unstable();
+    let built = cargo::build(&args)?;
+    Ok(built
+        .into_iter()
+        .filter(|artifact| artifact.kind == "test" && artifact.package == package)
+        .filter(|artifact| required_features(package, &artifact.name) == wanted)
+        .collect())
+}
+
+fn device_program(
+    bench: &mut Bench,
+    package: &str,
+    program: &cargo::Artifact,
+    device: Device,
+) -> Result<Count> {
+    let (name, address) = test_device(device);
+    let command = vec![program.path.clone().into_os_string(), "--test-threads=1".into()];
+    let mut job = Job::new(device, command, DEVICE_LIMIT)?;
+    job.cwd = crate::paths::root().join(package);
+    job.env = vec![
+        ("RDMA_TEST_DEVICE".to_owned(), name.to_owned()),
+        ("RDMA_TEST_ADDR".to_owned(), address.to_owned()),
+        ("RUST_BACKTRACE".to_owned(), "1".to_owned()),
+    ];
+    let what = format!("{package}/{} on {name}", program.name);
+    let outcome = bench.in_guest(&what, &job)?;
+    let mut count = Count::of_libtest(&what, outcome.code, &outcome.stdout);
+    count.case(&what, clean(&outcome.klog, KERNEL_TROUBLE));
     Ok(count)
 }
 
@@ -219,16 +254,17 @@ fn device_packages() -> Result<Vec<String>> {
     }
 }
 
-/// Whether a test target is one of those that need a device; the others ran in part `unit`.
-fn needs_device(package: &str, target: &str) -> bool {
-    let Ok(metadata) = metadata() else { return true };
+/// The features without which a test target is not built, sorted.
+fn required_features(package: &str, target: &str) -> Vec<String> {
+    let Ok(metadata) = metadata() else { return Vec::new() };
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let targets = packages
         .filter(|p| p["name"] == package)
         .flat_map(|p| p["targets"].as_array().into_iter().flatten());
-    targets.filter(|t| t["name"] == target).any(|t| {
-        t["required-features"]
-            .as_array()
-            .is_some_and(|features| features.iter().any(|feature| feature == DEVICE_FEATURE))
-    })
+    let features = targets
+        .filter(|t| t["name"] == target)
+        .flat_map(|t| t["required-features"].as_array().into_iter().flatten());
+    let mut names: Vec<String> = features.filter_map(|f| f.as_str().map(str::to_owned)).collect();
+    names.sort();
+    names
 }
