@@ -39,7 +39,8 @@ verbs! {
     dereg_mr(mr: *mut ibv_mr) -> c_int = ibv_dereg_mr;
     create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel = ibv_create_comp_channel;
     destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int = ibv_destroy_comp_channel;
-    create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, vector: c_int) -> *mut ibv_cq = ibv_create_cq;
+    create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, vector: c_int) -> *mut ibv_cq
+        = ibv_create_cq;
     destroy_cq(cq: *mut ibv_cq) -> c_int = ibv_destroy_cq;
     get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int = ibv_get_cq_event;
     ack_cq_events(cq: *mut ibv_cq, count: c_uint) = ibv_ack_cq_events;

@@ -25,7 +25,9 @@ const FROM_LIBC: &[&str] = &[
 ];
 
 /// What only the types above consist of.
-const THEIR_PARTS: &str = "__(atomic_wide|pthread|fd_mask|off_t|socklen_t|ssize_t|s?u?seconds_t|syscall_slong_t|time_t).*|in6?_addr.*|in_(addr|port)_t|sa_family_t|size_t";
+const THEIR_PARTS: &str = "\
+    __(atomic_wide|pthread|fd_mask|off_t|socklen_t|ssize_t|s?u?seconds_t|syscall_slong_t|time_t).*|\
+    in6?_addr.*|in_(addr|port)_t|sa_family_t|size_t";
 
 /// Enums whose values are or'ed: they get `|` and `&`.
 const FLAGS: &str = "(ib_uverbs|ibv|rdma)_.*_(bits|caps?_flags2?|fields|flags?|general_caps|mask|op_size|packet_caps|support)";

@@ -11,7 +11,7 @@
 //! | | holds |
 //! |---|---|
 //! | S1 | no acceptor sends on a lane before it received on it; Hello is first |
-//! | S2 | the sends a peer may make on a lane never exceed the receives that were posted on it ahead of the messages that told them, on it |
+//! | S2 | the sends a peer may make on a lane never exceed the receives posted on it ahead of the messages that told them, on it |
 //! | S3 | no message finds no receive: no TERMINATE, no RNR NAK |
 //! | S4 | at rest all credits of a lane are there, and the engine agrees |
 //! | S5 | posted work fits the queues |

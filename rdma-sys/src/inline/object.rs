@@ -21,9 +21,11 @@ forward! {
     /// Destroys a flow steering rule. Returns 0 or an errno. Man page: ibv_create_flow(3).
     fn ibv_destroy_flow(flow: *mut ibv_flow) -> c_int = (*flow).context => ibv_destroy_flow;
     /// Makes an ESP action for flow rules. Null and errno on failure. Man page: ibv_flow_action(3).
-    fn ibv_create_flow_action_esp(context: *mut ibv_context, esp: *mut ibv_flow_action_esp_attr) -> *mut ibv_flow_action = context => create_flow_action_esp;
+    fn ibv_create_flow_action_esp(context: *mut ibv_context, esp: *mut ibv_flow_action_esp_attr) -> *mut ibv_flow_action
+        = context => create_flow_action_esp;
     /// Changes an ESP action. Returns 0 or an errno. Man page: ibv_flow_action(3).
-    fn ibv_modify_flow_action_esp(action: *mut ibv_flow_action, esp: *mut ibv_flow_action_esp_attr) -> c_int = (*action).context => modify_flow_action_esp;
+    fn ibv_modify_flow_action_esp(action: *mut ibv_flow_action, esp: *mut ibv_flow_action_esp_attr) -> c_int
+        = (*action).context => modify_flow_action_esp;
     /// Destroys a flow action. Returns 0 or an errno. Man page: ibv_flow_action(3).
     fn ibv_destroy_flow_action(action: *mut ibv_flow_action) -> c_int = (*action).context => destroy_flow_action;
     /// Opens an XRC domain. Null and errno on failure. Man page: ibv_open_xrcd(3).
@@ -31,7 +33,8 @@ forward! {
     /// Closes an XRC domain. Returns 0 or an errno. Man page: ibv_open_xrcd(3).
     fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int = (*xrcd).context => close_xrcd;
     /// Gives the kernel advice on the use of registered memory. Returns 0 or an errno. Man page: ibv_advise_mr(3).
-    fn ibv_advise_mr(pd: *mut ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, sg_list: *mut ibv_sge, num_sge: u32) -> c_int = (*pd).context => advise_mr;
+    fn ibv_advise_mr(pd: *mut ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, sg_list: *mut ibv_sge, num_sge: u32) -> c_int
+        = (*pd).context => advise_mr;
     /// Allocates memory on the device. Null and errno on failure. Man page: ibv_alloc_dm(3).
     fn ibv_alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm = context => alloc_dm;
     /// Frees memory on the device. Returns 0 or an errno. Man page: ibv_alloc_dm(3).
@@ -39,7 +42,8 @@ forward! {
     /// Makes a region that discards writes and reads as zero. Null and errno on failure. Man page: ibv_alloc_null_mr(3).
     fn ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = (*pd).context => alloc_null_mr;
     /// Registers `length` bytes of device memory from `dm_offset` on. Null and errno on failure. Man page: ibv_alloc_dm(3).
-    fn ibv_reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, dm_offset: u64, length: size_t, access: c_uint) -> *mut ibv_mr = (*pd).context => reg_dm_mr;
+    fn ibv_reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, dm_offset: u64, length: size_t, access: c_uint) -> *mut ibv_mr
+        = (*pd).context => reg_dm_mr;
     /// Makes an extended completion queue. Null and errno on failure. Man page: ibv_create_cq_ex(3).
     fn ibv_create_cq_ex(context: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = context => create_cq_ex;
     /// Changes the event moderation of a completion queue. Returns 0 or an errno. Man page: ibv_modify_cq(3).
@@ -51,7 +55,8 @@ forward! {
     /// Frees a thread domain. Returns 0 or an errno. Man page: ibv_alloc_td(3).
     fn ibv_dealloc_td(td: *mut ibv_td) -> c_int = (*td).context => dealloc_td;
     /// Allocates a protection domain with a thread domain or allocators. Null and errno on failure. Man page: ibv_alloc_parent_domain(3).
-    fn ibv_alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd = context => alloc_parent_domain;
+    fn ibv_alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd
+        = context => alloc_parent_domain;
     /// Opens a queue pair that other processes share (XRC). Null and errno on failure. Man page: ibv_open_qp(3).
     fn ibv_open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp = context => open_qp;
     /// Changes the rate limit of a queue pair. Returns 0 or an errno. Man page: ibv_modify_qp_rate_limit(3).
@@ -61,7 +66,8 @@ forward! {
     /// Destroys a work queue. Returns 0 or an errno. Man page: ibv_create_wq(3).
     fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int = (*wq).context => destroy_wq;
     /// Makes a table that spreads receives over work queues. Null and errno on failure. Man page: ibv_create_rwq_ind_table(3).
-    fn ibv_create_rwq_ind_table(context: *mut ibv_context, attr: *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table = context => create_rwq_ind_table;
+    fn ibv_create_rwq_ind_table(context: *mut ibv_context, attr: *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table
+        = context => create_rwq_ind_table;
     /// Destroys such a table. Returns 0 or an errno. Man page: ibv_create_rwq_ind_table(3).
     fn ibv_destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int = (*table).context => destroy_rwq_ind_table;
     /// Makes a counters object. Null and errno on failure. Man page: ibv_create_counters(3).
@@ -69,9 +75,11 @@ forward! {
     /// Destroys a counters object. Returns 0 or an errno. Man page: ibv_create_counters(3).
     fn ibv_destroy_counters(counters: *mut ibv_counters) -> c_int = (*counters).context => destroy_counters;
     /// Makes a counters object count what a flow rule matches. Returns 0 or an errno. Man page: ibv_attach_counters_point_flow(3).
-    fn ibv_attach_counters_point_flow(counters: *mut ibv_counters, attr: *mut ibv_counter_attach_attr, flow: *mut ibv_flow) -> c_int = (*counters).context => attach_counters_point_flow;
+    fn ibv_attach_counters_point_flow(counters: *mut ibv_counters, attr: *mut ibv_counter_attach_attr, flow: *mut ibv_flow) -> c_int
+        = (*counters).context => attach_counters_point_flow;
     /// Reads `ncounters` values. Returns 0 or an errno. Man page: ibv_read_counters(3).
-    fn ibv_read_counters(counters: *mut ibv_counters, values: *mut u64, ncounters: u32, flags: u32) -> c_int = (*counters).context => read_counters;
+    fn ibv_read_counters(counters: *mut ibv_counters, values: *mut u64, ncounters: u32, flags: u32) -> c_int
+        = (*counters).context => read_counters;
 }
 
 /// Makes a shared receive queue of any type; a basic one on every provider.

@@ -23,7 +23,9 @@ const CASES: &[Case] = &[
     Case { program: "allreduce", args: &[], ranks: 4, limit: 180 },
     Case { program: "pingpong", args: &[], ranks: 2, limit: 180 },
     Case { program: "stress", args: &[], ranks: 2, limit: 300 },
-    Case { program: "compute", args: &["--seconds", "20"], ranks: 2, limit: 120 },
+    Case { program: "threads", args: &[], ranks: 2, limit: 300 },
+    Case { program: "spawn", args: &[], ranks: 2, limit: 120 },
+    Case { program: "compute", args: &["--seconds", "60"], ranks: 2, limit: 180 },
 ];
 
 /// Of two hosts joined by a cable: what differs is the path, not the program.

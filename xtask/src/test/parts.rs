@@ -17,6 +17,11 @@ pub(crate) const ALL: &[Part] = &[
     Part { name: "unit", about: "unit and integration tests that need no device", run: unit },
     Part { name: "doc", about: "the examples in the documentation", run: doc },
     Part { name: "layout", about: "the raw bindings against the installed headers", run: layout },
+    Part {
+        name: "btl",
+        about: "the Open MPI component against its headers, and under mpirun without devices",
+        run: btl,
+    },
     Part { name: "sim", about: "the shipped engine on simulated devices", run: sim },
     Part {
         name: "device-siw",
@@ -102,6 +107,14 @@ fn doc(bench: &mut Bench) -> Result<Count> {
 fn layout(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build, Group::Headers])?;
     cargo_test(bench, &["--package", "rdma-safe-sys", "--lib", "--tests", "--no-fail-fast"])
+}
+
+/// The component with lanes over UNIX sockets in place of devices, loaded by the Open MPI that is installed.
+fn btl(bench: &mut Bench) -> Result<Count> {
+    deps::ensure(&[Group::Build, Group::Mpi])?;
+    let features = ["--no-default-features", "--features", "fake-transport"];
+    let tests = ["--lib", "--tests", "--no-fail-fast", "--quiet"];
+    cargo_test(bench, &[&["--package", "btl-ompi"][..], &features[..], &tests[..]].concat())
 }
 
 /// Runs of the simulator per device model.
