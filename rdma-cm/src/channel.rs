@@ -168,14 +168,15 @@ impl EventChannel {
     /// [`wait_request`](Self::wait_request).
     ///
     /// # Errors
-    /// As [`next_event`](Self::next_event).
+    /// As [`next_event`](Self::next_event); [`Error::State`] for an id of another channel.
     pub fn next_event_of(&mut self, id: &impl Id, timeout: Duration) -> Result<Option<Event>> {
-        self.reap();
         self.event_of(id.key(), deadline(timeout))
     }
 
     /// [`next_event_of`](Self::next_event_of) for a key and a deadline.
     pub(crate) fn event_of(&mut self, id: IdKey, deadline: Instant) -> Result<Option<Event>> {
+        // Of an id of another channel no event would ever come.
+        self.entry_of(id, "waiting for an event")?;
         self.next_matching(deadline, |event| event.id() == id)
     }
 
@@ -185,6 +186,7 @@ impl EventChannel {
         deadline: Instant,
         wanted: impl Fn(&Event) -> bool,
     ) -> Result<Option<Event>> {
+        self.reap();
         if let Some(at) = self.pending.iter().position(&wanted) {
             return Ok(self.pending.remove(at));
         }
@@ -234,7 +236,10 @@ impl EventChannel {
         entry.phase = match copied.kind {
             cm_event::RDMA_CM_EVENT_ADDR_RESOLVED => Phase::AddrResolved,
             cm_event::RDMA_CM_EVENT_ROUTE_RESOLVED => Phase::Routed,
-            cm_event::RDMA_CM_EVENT_ESTABLISHED => Phase::Established,
+            // InfiniBand and RoCE: the initiator's DREQ may overtake its RTU. What has ended stays so.
+            cm_event::RDMA_CM_EVENT_ESTABLISHED if entry.phase != Phase::Ended => {
+                Phase::Established
+            }
             cm_event::RDMA_CM_EVENT_DISCONNECTED
             | cm_event::RDMA_CM_EVENT_REJECTED
             | cm_event::RDMA_CM_EVENT_UNREACHABLE

@@ -6,7 +6,7 @@ use crate::channel::{self, EventChannel, Phase};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::id::{Connector, Id};
-use crate::loopback::check_bind;
+use crate::loopback::check_source;
 use crate::raw::resolve_hint;
 
 const LEVEL_ID: i32 = 0;
@@ -28,7 +28,7 @@ impl EventChannel {
     /// [`Error::Loopback`] for loopback and wildcard addresses; [`Error::Os`] from rdma_bind_addr (ENODEV: no device has
     /// it; EADDRNOTAVAIL: this host does not have it; EADDRINUSE).
     pub fn bind_source(&mut self, id: &Connector, source: SocketAddr) -> Result<()> {
-        check_bind(source.ip())?;
+        check_source(source.ip())?;
         self.entry(id, "bind_source")?.raw.bind(source)
     }
 
@@ -65,13 +65,13 @@ impl EventChannel {
         // Rebuilding the address would lose an IPv6 scope; it is rebuilt only when it was translated.
         let to = if to.ip() == dst.ip() { dst } else { to };
         if let Some(src) = src {
-            check_bind(src.ip())?;
+            check_source(src.ip())?;
         }
         let entry = self.entry(id, "resolve_addr")?;
         if entry.phase != Phase::Idle {
             return Err(Error::State {
                 op: "resolve_addr",
-                why: "the address was resolved before",
+                why: "an address is resolved once; make a new connector",
             });
         }
         entry.raw.resolve_addr(src, to, timeout)?;
@@ -120,7 +120,7 @@ impl EventChannel {
                 Some(Event::AddrResolved { .. }) => break,
                 Some(Event::AddrError { errno, .. }) => {
                     let error = Error::errno_of("rdma_resolve_addr", errno).about(dst);
-                    return Err(resolve_hint(error));
+                    return Err(resolve_hint(error, dst));
                 }
                 Some(Event::DeviceRemoval { .. }) => return Err(removed("rdma_resolve_addr")),
                 Some(_) => {}

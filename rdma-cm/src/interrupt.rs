@@ -37,7 +37,13 @@ static CHOSEN: AtomicI32 = AtomicI32::new(0);
 pub fn set_interrupt_signal(signal: i32) -> Result<()> {
     let unusable =
         [libc::SIGKILL, libc::SIGSTOP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
-    if signal < 1 || signal > libc::SIGRTMAX() || unusable.contains(&signal) {
+    // Between the classic signals and SIGRTMIN are those that libc keeps for itself.
+    let reserved = 32..libc::SIGRTMIN();
+    if signal < 1
+        || signal > libc::SIGRTMAX()
+        || unusable.contains(&signal)
+        || reserved.contains(&signal)
+    {
         return Err(Error::errno_of("set_interrupt_signal", libc::EINVAL).about(signal));
     }
     CHOSEN.store(signal, Ordering::Relaxed);

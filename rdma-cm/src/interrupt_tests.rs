@@ -162,7 +162,7 @@ fn a_foreign_handler_is_left_alone_and_another_signal_taken() {
 #[test]
 fn a_named_signal_is_used_or_refused() {
     let _turn = turn();
-    for bad in [0, -1, 10_000, libc::SIGKILL, libc::SIGSEGV] {
+    for bad in [0, -1, 10_000, 32, 33, libc::SIGKILL, libc::SIGSEGV] {
         assert!(set_interrupt_signal(bad).is_err(), "{bad}");
     }
     set_interrupt_signal(libc::SIGUSR2).unwrap();

@@ -86,13 +86,15 @@ impl EventChannel {
     /// Waits for the next request to a listener; `None` when none came within `timeout`.
     ///
     /// # Errors
-    /// [`Error::Cancelled`]; [`Error::Os`] when the channel fails, or with ENODEV when the device was removed.
+    /// [`Error::Cancelled`]; [`Error::State`] for a listener of another channel; [`Error::Os`] when the channel fails, or
+    /// with ENODEV when the device was removed.
     pub fn wait_request(
         &mut self,
         listener: &Listener,
         timeout: Duration,
     ) -> Result<Option<ConnectRequest>> {
         let key = listener.key();
+        self.entry_of(key, "wait_request")?;
         let deadline = channel::deadline(timeout);
         let mine = |event: &Event| match event {
             Event::ConnectRequest { listener, .. } => *listener == key,

@@ -74,10 +74,26 @@ pub fn check_bind(addr: IpAddr) -> Result<()> {
     Err(refusal("cannot bind", addr, why))
 }
 
+/// Refuses a source address that no RDMA device has.
+pub(crate) fn check_source(addr: IpAddr) -> Result<()> {
+    let why = match classify(addr) {
+        AddressClass::Ordinary => return Ok(()),
+        AddressClass::Loopback => "a loopback address belongs to no RDMA device",
+        AddressClass::Wildcard => {
+            "a wildcard address is no source; give none to have it chosen by the route"
+        }
+    };
+    Err(refusal("cannot connect from", addr, why))
+}
+
 fn refusal(op: &'static str, addr: IpAddr, why: &'static str) -> Error {
     // Only text for a person: what cannot be listed is left out.
     let own = interfaces::all_addresses().unwrap_or_default();
-    let own = own.iter().map(|a| format!("{} has {}", a.device, a.addr)).collect();
+    let own = own.iter().map(|a| match a.scope_id {
+        0 => format!("{} has {}", a.device, a.addr),
+        _ => format!("{} has {}%{}", a.device, a.addr, a.netdev),
+    });
+    let own = own.collect();
     Error::Loopback { op, addr, why, own }
 }
 
@@ -180,7 +196,9 @@ mod tests {
         for text in ["0.0.0.0", "::", "::ffff:0.0.0.0"] {
             assert_eq!(classify(ip(text)), AddressClass::Wildcard, "{text}");
         }
-        for text in ["126.255.255.255", "128.0.0.0", "10.77.0.1", "::2", "fe80::1", "::7f00:1"] {
+        for text in
+            ["1.0.0.0", "126.255.255.255", "128.0.0.0", "10.77.0.1", "::2", "fe80::1", "::7f00:1"]
+        {
             assert_eq!(classify(ip(text)), AddressClass::Ordinary, "{text}");
         }
     }
@@ -188,12 +206,15 @@ mod tests {
     #[test]
     fn loopback_and_wildcard_are_refused_with_the_address() {
         for text in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
-            for refused in [check_dial(ip(text)), check_bind(ip(text))] {
+            for refused in [check_dial(ip(text)), check_bind(ip(text)), check_source(ip(text))] {
                 let message = refused.unwrap_err().to_string();
                 assert!(message.contains(&format!(" {}: ", ip(text))), "{message}");
             }
         }
         assert!(check_dial(ip("10.77.0.1")).is_ok() && check_bind(ip("fe80::1")).is_ok());
+        assert!(check_source(ip("10.77.0.1")).is_ok());
+        let source = check_source(ip("0.0.0.0")).unwrap_err().to_string();
+        assert!(!source.contains("listen"), "{source}");
     }
 
     #[test]

@@ -88,7 +88,15 @@ impl Socket {
             let got = unsafe {
                 libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0)
             };
-            let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+            let got = match usize::try_from(got) {
+                // The kernel closes no such socket, but nothing must make this loop endless.
+                Ok(0) => return Err(malformed()),
+                Ok(got) => got,
+                Err(_) => match io::Error::last_os_error() {
+                    error if error.kind() == io::ErrorKind::Interrupted => continue,
+                    error => return Err(error),
+                },
+            };
             let more = messages(&buffer[..got.min(buffer.len())], &mut answer)?;
             // A single answer is not followed by DONE.
             if !more || flags & NLM_F_DUMP == 0 {

@@ -83,14 +83,10 @@ impl RawId {
         // SAFETY: [LIVE]; the address is valid during the call and not kept.
         let rc = unsafe { sys::rdma_bind_addr(self.as_ptr(), raw.as_mut_ptr()) };
         check(rc, "rdma_bind_addr").map_err(|e| {
-            e.about(addr)
+            scope_hint(e.about(addr), addr)
                 .hint_for(&[libc::ENODEV], "that address belongs to no RDMA device of this host")
                 .hint_for(&[libc::EADDRNOTAVAIL], "that is not an address of this host")
                 .hint_for(&[libc::EADDRINUSE], "the port is taken; use port 0 to get a free one")
-                .hint_for(
-                    &[libc::EINVAL],
-                    "a link-local address needs its scope, like fe80::1%eth0",
-                )
         })
     }
 
@@ -114,7 +110,7 @@ impl RawId {
         // SAFETY: [LIVE]; the addresses are valid during the call and not kept.
         let rc =
             unsafe { sys::rdma_resolve_addr(self.as_ptr(), from, to.as_mut_ptr(), millis(limit)) };
-        check(rc, "rdma_resolve_addr").map_err(|e| resolve_hint(e.about(dst)))
+        check(rc, "rdma_resolve_addr").map_err(|e| resolve_hint(e.about(dst), dst))
     }
 
     pub(crate) fn resolve_route(&self, limit: Duration) -> Result<()> {
@@ -224,15 +220,23 @@ pub(crate) struct Device {
 }
 
 /// Explains the errnos of address resolution, synchronous or in ADDR_ERROR.
-pub(crate) fn resolve_hint(error: Error) -> Error {
-    error
+pub(crate) fn resolve_hint(error: Error, dst: SocketAddr) -> Error {
+    scope_hint(error, dst)
         .hint_for(
             &[libc::ENODEV],
             "no RDMA device of this host leads there: the address is unknown, or routed over another network interface",
         )
         .hint_for(&[libc::ETIMEDOUT], "no answer to the address resolution: no such host on that link")
         .hint_for(&[libc::ENETUNREACH, libc::EHOSTUNREACH], "no route to that address")
-        .hint_for(&[libc::EINVAL], "a link-local address needs its scope, like fe80::1%eth0")
+}
+
+/// EINVAL has many reasons, and this one can be seen.
+fn scope_hint(error: Error, addr: SocketAddr) -> Error {
+    match addr {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => error
+            .hint_for(&[libc::EINVAL], "a link-local address needs its scope, like fe80::1%eth0"),
+        _ => error,
+    }
 }
 
 /// Milliseconds as librdmacm wants them: at least one.
@@ -242,4 +246,20 @@ fn millis(limit: Duration) -> i32 {
 
 fn check(rc: i32, op: &'static str) -> Result<()> {
     if rc == 0 { Ok(()) } else { Err(Error::last(op)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_is_asked_for_where_one_is_missing() {
+        for (addr, hinted) in
+            [("[fe80::1]:1", true), ("[fe80::1%3]:1", false), ("10.0.0.1:1", false)]
+        {
+            let error = Error::errno_of("rdma_resolve_addr", libc::EINVAL);
+            let text = resolve_hint(error, addr.parse().unwrap()).to_string();
+            assert_eq!(text.contains("scope"), hinted, "{text}");
+        }
+    }
 }

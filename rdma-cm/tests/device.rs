@@ -165,9 +165,49 @@ fn a_request_that_is_dropped_is_rejected() {
     let attempt =
         channel.begin_connect(connector, &mut side.qp, &ConnParams::default(), LIMIT).unwrap();
     drop(next_request(&mut channel, &listener));
-    assert_eq!(channel.id_count(), 2, "the listener and the attempt");
+    // Nothing else is called in between: the wait itself has to reject it.
     let refused = channel.finish_connect(attempt, &mut side.qp, LIMIT);
     assert!(matches!(refused, Err(ConnectError::Rejected { .. })), "{refused:?}");
+    assert_eq!(channel.id_count(), 1, "the listener");
+}
+
+#[test]
+fn a_request_is_rejected_while_the_listener_waits_for_the_next() {
+    let mut passive = EventChannel::new().unwrap();
+    let listener = passive.listen(addr(0), 8).unwrap();
+    let to = listener.local_addr();
+    both(
+        move || {
+            drop(next_request(&mut passive, &listener));
+            let more = passive.wait_request(&listener, LIMIT).unwrap();
+            assert!(more.is_some(), "the initiator heard of it and called again");
+        },
+        move || {
+            let mut channel = EventChannel::new().unwrap();
+            let mut side = Side::new();
+            let connector = channel.resolve(None, to, LIMIT).unwrap();
+            let refused = channel.connect(connector, &mut side.qp, &ConnParams::default(), LIMIT);
+            assert!(matches!(refused, Err(ConnectError::Rejected { .. })), "{refused:?}");
+            let mut side = Side::new();
+            let connector = channel.resolve(None, to, LIMIT).unwrap();
+            let _ = channel.connect(connector, &mut side.qp, &ConnParams::default(), LIMIT);
+        },
+    );
+}
+
+#[test]
+fn a_handle_of_another_channel_is_refused_at_once() {
+    let (mut one, mut other) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
+    let listener = one.listen(addr(0), 8).unwrap();
+    let start = Instant::now();
+    let state = |e: &Error| matches!(e, Error::State { .. });
+    assert!(state(&other.wait_request(&listener, LIMIT).unwrap_err()));
+    assert!(state(&other.next_event_of(&listener, LIMIT).unwrap_err()));
+    let (mut active, mut passive) = (Side::new(), Side::new());
+    let (_one, accepting) = connect_in_one_thread(&mut one, &listener, &mut active, &mut passive);
+    let refused = other.wait_established(accepting, LIMIT);
+    assert!(matches!(refused, Err(ConnectError::Local(Error::State { .. }))), "{refused:?}");
+    assert!(start.elapsed() < SOON);
 }
 
 #[test]
