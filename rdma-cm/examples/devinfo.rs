@@ -44,7 +44,7 @@ fn describe(
     fields.push(("loopback", loopback(context.loopback())));
     fields.push((
         "capabilities",
-        format!("{}", context.caps().iter_names().map(|(n, _)| n).collect::<Vec<_>>().join(" ")),
+        context.caps().iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" "),
     ));
     fields.push(("table", context.quirk().map_or("not in the quirk table", |q| q.name).to_owned()));
     Ok(())
