@@ -22,7 +22,7 @@ pub(crate) struct Endpoint {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Open,
-    /// Orderly close; the deadline is set by the first poll after it began.
+    /// Orderly close; the deadline is set by the first poll at a later time than it began.
     Closing(Option<Nanos>),
     Failed(PeerFault),
 }

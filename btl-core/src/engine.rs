@@ -464,7 +464,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             self.run_timers(now);
             return true;
         }
-        let retried = drained && !self.io.retry.is_empty() && self.retry_all();
+        let retried = !self.io.retry.is_empty() && self.retry_all();
         retried || !drained
     }
 

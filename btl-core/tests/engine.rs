@@ -365,11 +365,94 @@ fn close_ends_although_the_peer_does_not_answer() {
     let (net, mut all) = connected();
     all[0].close(0);
     let mut one = all.split_off(1);
-    assert!(settle(&net, &mut all)[0].is_empty());
+    for now in [0, 1, 5 * SECOND] {
+        net.borrow_mut().now = now;
+        assert!(settle(&net, &mut all)[0].is_empty());
+    }
     net.borrow_mut().now = 6 * SECOND;
     assert!(matches!(&settle(&net, &mut all)[0][..], [Event::Closed]));
     // The other side hears the Bye that was sent, and then the end: no failure.
     assert!(drain(&net, &mut one)[0].is_empty());
+}
+
+/// A window that takes long to empty.
+fn deep(side: usize) -> btl_core::Config {
+    let mut config = config(side);
+    config.lanes[0].depth = 300;
+    config.lanes[0].send_depth = 300;
+    config.lanes[0].send_slots = 300;
+    config
+}
+
+#[test]
+fn a_lane_that_is_replaced_unseen_ends_before_its_successor_is_judged() {
+    let (net, mut all) = connected();
+    all[1].cm_mut().silent = true;
+    // The peer's process dies unnoticed, and another one takes its name.
+    net.borrow_mut().fail_dials = 1;
+    all[0] = engine(&net, 0, config(0));
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    all[0].poll(0);
+    net.borrow_mut().now += SECOND;
+    let now = net.borrow().now;
+    all[0].poll(now);
+    let events = settle(&net, &mut all[1..]).remove(0);
+    assert!(matches!(events[..], [Event::PeerFailed { .. }]), "{events:?}");
+    // The successor is not adopted for a peer that has just failed.
+    let stats = all[1].stats();
+    assert_eq!((stats.lanes_up, stats.lanes_closed, stats.peers_failed), (1, 1, 1));
+}
+
+#[test]
+fn traffic_without_end_does_not_keep_a_refused_post_waiting() {
+    let net = net(3);
+    let mut all: Vec<Eng> = (0..3).map(|side| engine(&net, side, deep(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0) && send(&mut all[2], 0, &[1; 8], 0));
+    drain(&net, &mut all);
+    net.borrow_mut().refuse = 1;
+    assert!(send(&mut all[0], 1, &[2; 8], 1));
+    assert_eq!((net.borrow().refuse, all[0].stats().stalls.device), (0, 1));
+    // Far fewer than fill the window, so there is never nothing to do.
+    for n in 0..200 {
+        while send(&mut all[2], 0, &[1; 8], n) {}
+        while let Some(event) = all[2].poll(0) {
+            if let Event::Sent { buf: Some(buf), .. } = event {
+                all[2].free(buf);
+            }
+        }
+        match all[0].poll(0) {
+            Some(Event::Message { buf, .. }) => all[0].release(buf),
+            Some(Event::Sent { cookie: 1, result: Ok(()), .. }) => return,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it was never tried again");
+}
+
+#[test]
+fn limits_count_from_the_first_look_at_the_clock_after_a_long_computation() {
+    // An orderly close: the clock still shows the time before the computation.
+    let (net, mut all) = connected();
+    let peer = all[0].add_peer(name(1), &[addr(1)]).unwrap();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    all[0].remove_peer(peer);
+    settle(&net, &mut all[..1]);
+    net.borrow_mut().now = 60 * SECOND;
+    settle(&net, &mut all[..1]);
+    assert_eq!(net.borrow().alive(0).len(), 1, "closed before its time");
+    assert!(drain(&net, &mut all)[1].is_empty());
+    assert!(net.borrow().alive(0).is_empty());
+    // A stranger whose connection came up meanwhile, and whose Hello is still to come.
+    let net = common::net(2);
+    let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, config(side))).collect();
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    all[0].poll(0);
+    settle(&net, &mut all[1..]);
+    net.borrow_mut().now = 60 * SECOND;
+    let events = settle(&net, &mut all[1..]);
+    assert!(events[0].is_empty(), "{events:?}");
+    drain(&net, &mut all);
+    assert_eq!(all[1].stats().messages_received, 1);
 }
 
 #[test]
@@ -516,6 +599,10 @@ fn a_process_nobody_announced_is_a_new_peer_but_must_speak() {
     all[0].poll(0);
     let mut one = all.split_off(1);
     settle(&net, &mut one);
+    for now in [1, 30 * SECOND] {
+        net.borrow_mut().now = now;
+        assert!(settle(&net, &mut one)[0].is_empty());
+    }
     net.borrow_mut().now = 31 * SECOND;
     let events = settle(&net, &mut one);
     let [Event::PeerFailed { fault, .. }] = &events[0][..] else { panic!("{events:?}") };
@@ -868,13 +955,6 @@ fn buffers_under_way_come_home_when_a_lane_is_closed_at_once() {
 #[test]
 fn a_long_queue_is_seen_to_its_end_before_the_lane_ends() {
     let net = net(2);
-    let deep = |side| {
-        let mut config = config(side);
-        config.lanes[0].depth = 300;
-        config.lanes[0].send_depth = 300;
-        config.lanes[0].send_slots = 300;
-        config
-    };
     let mut all: Vec<Eng> = (0..2).map(|side| engine(&net, side, deep(side))).collect();
     assert!(send(&mut all[0], 1, &[1; 8], 0));
     drain(&net, &mut all);

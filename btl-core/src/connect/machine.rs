@@ -19,6 +19,9 @@ pub struct Machine {
     actions: VecDeque<Action>,
     next_token: u64,
     accepting: u32,
+    /// Connections of each link that are gone and that the engine has not hung up yet: it still
+    /// has, or will get, their queue pairs.
+    ghosts: BTreeMap<(ProcName, u8), u32>,
     stopped: bool,
 }
 
@@ -70,6 +73,10 @@ enum Stage {
     Gone,
 }
 
+/// Connections of one link that came and went while the engine did not look. A process that
+/// connects again and again while this one computes must not pile up queue pairs.
+const MAX_GHOSTS: u32 = 8;
+
 /// What to do about a lost try.
 enum Retry {
     SameAddr,
@@ -87,6 +94,7 @@ impl Machine {
             actions: VecDeque::new(),
             next_token: 1,
             accepting: 0,
+            ghosts: BTreeMap::new(),
             stopped: false,
         }
     }
@@ -284,7 +292,8 @@ impl Machine {
                 _ => {}
             }
         }
-        if self.accepting >= self.config.max_accepting {
+        let ghosts = self.ghosts.get(&(name, hello.class)).copied().unwrap_or(0);
+        if self.accepting >= self.config.max_accepting || ghosts >= MAX_GHOSTS {
             return Err(RejectReason::Busy);
         }
         let newer = |conn: Option<ConnToken>, conns: &BTreeMap<ConnToken, Conn>| {
@@ -308,11 +317,14 @@ impl Machine {
         Ok(())
     }
 
-    /// Lanes that processes nobody announced have or are getting.
+    /// Lanes that processes nobody announced have, had until now, or are getting.
     fn unknown_lanes(&self) -> u32 {
         let unknown = self.peers.values().filter(|peer| !peer.announced);
         let lanes = unknown.flat_map(|peer| &peer.links);
-        lanes.filter(|link| link.accept.is_some() || link.up.is_some()).count() as u32
+        let lanes = lanes.filter(|link| link.accept.is_some() || link.up.is_some()).count() as u32;
+        let announced = |name| self.peers.get(name).is_some_and(|peer| peer.announced);
+        let ghosts = self.ghosts.iter().filter(|((name, _), _)| !announced(name));
+        ghosts.fold(lanes, |sum, (_, n)| sum.saturating_add(*n))
     }
 
     fn dial_done(&mut self, conn: ConnToken, outcome: DialOutcome, now: Nanos) {
@@ -415,6 +427,7 @@ impl Machine {
             && let Some(entry) = self.conns.get_mut(&old)
         {
             entry.stage = Stage::Gone;
+            *self.ghosts.entry((name, class)).or_default() += 1;
             self.actions.push_back(Action::Gone { conn: old });
         }
         self.set_timer(name, class, None);
@@ -473,6 +486,7 @@ impl Machine {
             }
             Stage::Up(_) => {
                 entry.stage = Stage::Gone;
+                *self.ghosts.entry((name, class)).or_default() += 1;
                 if let Some(link) = self.link_mut(name, class) {
                     link.up = None;
                 }
@@ -509,6 +523,7 @@ impl Machine {
             self.actions.push_back(Action::Drop { conn });
         }
         self.peers.clear();
+        self.ghosts.clear();
         self.accepting = 0;
         self.actions.push_back(Action::Stopped);
     }
@@ -523,11 +538,24 @@ impl Machine {
         self.prune(name);
     }
 
+    /// The engine has hung up a connection that was gone.
+    fn lay(&mut self, name: ProcName, class: u8) {
+        if let Some(n) = self.ghosts.get_mut(&(name, class)) {
+            *n = n.saturating_sub(1);
+            if *n == 0 {
+                self.ghosts.remove(&(name, class));
+            }
+        }
+    }
+
     /// Takes a connection out of all tables.
     fn forget_conn(&mut self, conn: ConnToken) -> Option<Conn> {
         let entry = self.conns.remove(&conn)?;
         if entry.stage == Stage::Accepting {
             self.accepting = self.accepting.saturating_sub(1);
+        }
+        if entry.stage == Stage::Gone {
+            self.lay(entry.name, entry.class);
         }
         let link =
             self.peers.get_mut(&entry.name).and_then(|p| p.links.get_mut(usize::from(entry.class)));

@@ -400,6 +400,38 @@ fn floods_of_connects_are_bounded() {
     assert!(answer(&mut m, stranger(13)).is_ok());
 }
 
+#[test]
+fn connections_that_come_and_go_while_the_engine_computes_are_bounded() {
+    // An announced peer, then a stranger under ever new names.
+    for (strangers, bound) in [(false, 8), (true, 3)] {
+        let mut m = machine(|c| c.max_unknown = 3);
+        let from = |n: u32| match strangers {
+            false => greeting(0, 1).from,
+            true => ProcName { job: 1, rank: 10 + n },
+        };
+        let request = |n| Greeting { from: from(n), generation: n + 1, ..greeting(0, 1) }.encode();
+        m.handle(Input::Announce { name: greeting(0, 1).from, addrs: vec![addr(1)] }, 0);
+        let mut gone = Vec::new();
+        let refused = loop {
+            match answer(&mut m, request(gone.len() as u32)) {
+                Ok(conn) => {
+                    m.handle(Input::AcceptDone { conn, outcome: Ok(()) }, 0);
+                    m.handle(Input::Disconnected { conn }, 0);
+                    while m.poll_action().is_some() {}
+                    gone.push(conn);
+                }
+                Err(why) => break why,
+            }
+            assert!(gone.len() < 100, "no bound");
+        };
+        assert_eq!((refused, gone.len()), (RejectReason::Busy, bound));
+        // The engine has looked.
+        m.handle(Input::Hangup { conn: gone[0] }, 0);
+        while m.poll_action().is_some() {}
+        assert!(answer(&mut m, request(200)).is_ok());
+    }
+}
+
 /// Dials once; returns the token and the request.
 fn dial(m: &mut Machine, now: Nanos) -> (ConnToken, SocketAddr, Greeting) {
     loop {

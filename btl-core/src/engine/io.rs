@@ -33,8 +33,8 @@ pub(super) struct Lane<S> {
     /// Receives the device did not take yet.
     pub(super) unposted: Vec<S>,
     pub(super) in_retry: bool,
-    /// A process nobody announced must say Hello by then.
-    pub(super) first_by: Option<Nanos>,
+    /// When a process nobody announced must have said Hello.
+    pub(super) first: First,
     /// Why the lane is over.
     pub(super) dead: Option<Cause>,
     /// Rule 1 is broken: the other side may speak first.
@@ -52,6 +52,15 @@ pub(super) struct Bye {
     pub(super) posted: bool,
     pub(super) done: bool,
     pub(super) heard: bool,
+}
+
+/// The limit for a Hello.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    NoLimit,
+    /// The next look at the timers sets it.
+    NotArmed,
+    By(Nanos),
 }
 
 /// Why a lane ended.

@@ -1,5 +1,5 @@
 //! How peers and lanes come and go.
-use super::io::{Bye, Cause, Lane};
+use super::io::{Bye, Cause, First, Lane};
 use super::{Closing, Engine, Event, LaneEntry, PeerEntry, SendBuf};
 use crate::config::MAX_LANES;
 use crate::endpoint::{EARLY_ENDS, Endpoint, Link, State};
@@ -46,7 +46,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         endpoint.announced = true;
         for id in lanes_of(endpoint).into_iter().flatten() {
             if let Some((lane, ..)) = self.parts(id) {
-                lane.first_by = None;
+                lane.first = First::NoLimit;
             }
         }
     }
@@ -128,6 +128,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     fn lane_up(&mut self, up: LaneUp<P::Qp>) {
+        self.end_replaced(up.name, up.class);
         let known = self.names.contains_key(&up.name);
         // One that was announced and is not known was removed meanwhile.
         let refuse = !known && (up.announced || self.closing != Closing::No);
@@ -156,19 +157,27 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         self.adopt(peer, up);
     }
 
-    /// Makes a lane of a connection.
-    fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
-        let LaneUp { class, role, announced, conn, lane: up, .. } = up;
-        if let Some(endpoint) = self.endpoint_mut(peer)
-            && let Some(Link::Up(old)) = endpoint.classes.get(usize::from(class)).map(|c| c.link)
-        {
-            // The connection manager has one connection per lane: the older one is gone.
+    /// The connection manager has one connection per lane: when there is a newer one, the older
+    /// is gone. Its end may be the end of the peer too, so this comes before all else.
+    fn end_replaced(&mut self, name: ProcName, class: u8) {
+        let Some(index) = self.names.get(&name).copied() else { return };
+        let Some(endpoint) = self.endpoint_at(index) else { return };
+        let link = endpoint.classes.get(usize::from(class)).map(|c| c.link);
+        if let Some(Link::Up(old)) = link {
             self.kill(old, Cause::Disconnected);
             self.settle(old);
         }
+    }
+
+    /// Makes a lane of a connection.
+    fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
+        let LaneUp { class, role, announced, conn, lane: up, .. } = up;
         let id = self.lane_id();
         if let Err(error) = self.io.port.attach(id, up.qp) {
             self.free_lanes.push(id.index);
+            if let Some(slot) = up.ctl {
+                self.io.port.recycle(slot);
+            }
             self.cm.request(CmRequest::Disconnect { conn });
             self.fail_peer(peer.index, FaultKind::Lane { class, error });
             return;
@@ -193,7 +202,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             bye: Bye::default(),
             unposted: Vec::new(),
             in_retry: false,
-            first_by: None,
+            first: First::NoLimit,
             dead: None,
             #[cfg(feature = "sabotage")]
             lawless: self.config.sabotage.acceptor_sends_at_once,
@@ -208,9 +217,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             self.io.frags.push(&mut lane.inflight, ctl_frag);
         }
         if role == Role::Acceptor && !announced {
-            let by = self.now.saturating_add(self.config.t_first);
-            lane.first_by = Some(by);
-            self.next_timer = self.next_timer.min(by);
+            lane.first = First::NotArmed;
+            self.arm_timers();
         }
         self.io.stats.lanes_up += 1;
         self.conns.insert(conn, id);
@@ -454,8 +462,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             lane.bye.wanted = true;
             io.pump(lane, &mut class.pending);
         }
-        // The next poll sets the deadline.
-        self.next_timer = 0;
+        self.arm_timers();
         self.finish_peer_if_done(peer.index);
     }
 
@@ -503,6 +510,13 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
     }
 
+    /// Something has a deadline that is not set yet: that is done once the clock has moved. A
+    /// coarse clock may still show the time before the application's last long computation, and a
+    /// deadline counted from there would be over before it began.
+    fn arm_timers(&mut self) {
+        self.next_timer = self.next_timer.min(self.now.saturating_add(1));
+    }
+
     /// Looks at everything that has a deadline.
     pub(super) fn run_timers(&mut self, now: Nanos) {
         let mut next = Nanos::MAX;
@@ -520,9 +534,14 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
         for i in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(i).and_then(|l| l.lane.as_mut()) else { continue };
-            let Some(by) = lane.first_by else { continue };
+            let by = match lane.first {
+                First::NoLimit => continue,
+                First::NotArmed => now.saturating_add(self.config.t_first),
+                First::By(by) => by,
+            };
+            lane.first = First::By(by);
             if now >= by {
-                lane.first_by = None;
+                lane.first = First::NoLimit;
                 self.io.kill(lane, Cause::NoHello);
             } else {
                 next = next.min(by);

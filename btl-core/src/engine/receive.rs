@@ -1,5 +1,5 @@
 //! What the port completes.
-use super::io::{Bye, Cause, Lane};
+use super::io::{Bye, Cause, First, Lane};
 use super::{Engine, Event, RecvBuf, SendBuf};
 use crate::error::ProtocolFault;
 use crate::names::{LaneId, Role};
@@ -206,7 +206,7 @@ fn hear<S>(lane: &mut Lane<S>, slot: &[u8], header: Header) -> Result<Verdict, P
     lane.acct.grant(header.credits)?;
     lane.acct.heard(&proof);
     lane.heard = true;
-    lane.first_by = None;
+    lane.first = First::NoLimit;
     lane.ack_due = lane.role == Role::Acceptor;
     Ok(Verdict::Heard)
 }

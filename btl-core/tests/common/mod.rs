@@ -253,6 +253,8 @@ pub struct LoopCm {
     side: usize,
     config: Config,
     pub machine: Machine,
+    /// Does not tell that a connection is gone.
+    pub silent: bool,
     setup: BTreeMap<ConnToken, SetupLane<LoopQp>>,
     /// Own queue pair and the other side's name of a connection.
     links: BTreeMap<ConnToken, usize>,
@@ -368,6 +370,7 @@ impl LoopCm {
             Action::Failed { name, class, fault } => {
                 self.events.push_back(CmEvent::ConnectFailed { name, class, fault });
             }
+            Action::Gone { .. } if self.silent => {}
             Action::Gone { conn } => self.events.push_back(CmEvent::Disconnected { conn }),
             Action::Stopped => {
                 self.net.borrow_mut().stopped[self.side] = true;
@@ -454,6 +457,7 @@ pub fn engine(net: &Shared, side: usize, config: Config) -> Eng {
         net: net.clone(),
         side,
         machine: Machine::new(&config),
+        silent: false,
         config: config.clone(),
         setup: BTreeMap::new(),
         links: BTreeMap::new(),
