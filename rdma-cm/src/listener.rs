@@ -118,8 +118,9 @@ impl EventChannel {
     /// queue while this runs.
     ///
     /// # Errors
-    /// [`Error::WrongDevice`], [`Error::PrivateData`], [`Error::Verbs`], or [`Error::Os`] from rdma_accept (ECONNRESET:
-    /// the initiator has gone). The request is rejected, and the queue pair must be thrown away.
+    /// [`Error::WrongDevice`], [`Error::PrivateData`], [`Error::Verbs`], [`Error::State`] when the request was withdrawn,
+    /// or [`Error::Os`] from rdma_accept (ECONNRESET: the initiator has gone). The request is rejected, by the next call
+    /// of the channel at the latest, and the queue pair must be thrown away.
     pub fn accept(
         &mut self,
         request: ConnectRequest,

@@ -209,7 +209,7 @@ impl CompletionQueue {
         let raw_channel = channel.map_or(null_mut(), |c| c.0.raw.as_ptr());
         // SAFETY: context and channel are alive; the cookie is only a number.
         let raw = unsafe { (ctx.0.verbs.create_cq)(ctx.as_raw(), cqe, cookie, raw_channel, 0) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_cq"))?;
+        let raw = NonNull::new(raw).ok_or_else(|| explain_create(Error::last("ibv_create_cq")))?;
         if let Some(c) = channel {
             c.0.queues.fetch_add(1, Ordering::Relaxed);
         }
@@ -331,6 +331,15 @@ impl CompletionQueue {
     /// The raw queue, valid as long as `self` lives. Completions polled from it by other means are lost to this crate.
     pub fn as_raw(&self) -> *mut ibv_cq {
         self.inner.raw.as_ptr()
+    }
+}
+
+fn explain_create(e: Error) -> Error {
+    match e.kind() {
+        ErrorKind::OutOfMemory => e.with_hint(
+            "the device has too many completion queues, or RLIMIT_MEMLOCK (`ulimit -l`) is too low for its ring",
+        ),
+        _ => e,
     }
 }
 

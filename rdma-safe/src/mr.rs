@@ -57,18 +57,21 @@ fn access_flags(remote: Option<RemoteAccess>, caps: Caps) -> u32 {
 /// because a peer or the device may still use it then (bound windows: EBUSY).
 pub(crate) struct Region {
     raw: NonNull<ibv_mr>,
+    /// Asked once: the buffer need not be `Sync`, and what was registered must not change.
+    start: *mut u8,
+    len: usize,
     memory: ManuallyDrop<OwnedMemory>,
     pub(crate) pd: ManuallyDrop<Arc<PdInner>>,
 }
 
 // SAFETY: sole owner of the ibv_mr, whose calls libibverbs serialises; the memory is Send by StableBuffer.
 unsafe impl Send for Region {}
-// SAFETY: shared references only read the keys and addresses.
+// SAFETY: shared references only read the keys, the address and the length; none reaches the buffer.
 unsafe impl Sync for Region {}
 
 impl Region {
     fn register(pd: &ProtectionDomain, memory: OwnedMemory, access: u32) -> Result<Region> {
-        let len = memory.len();
+        let (start, len) = (memory.as_ptr(), memory.len());
         if len == 0 {
             return Err(Error::refused(
                 "ibv_reg_mr",
@@ -78,16 +81,13 @@ impl Region {
         }
         // SAFETY: the PD is alive; `memory` is valid for `len` bytes and outlives the registration (Drop).
         let raw = unsafe {
-            (pd.0.ctx.0.verbs.reg_mr)(
-                pd.as_raw(),
-                memory.as_ptr().cast(),
-                len,
-                access.cast_signed(),
-            )
+            (pd.0.ctx.0.verbs.reg_mr)(pd.as_raw(), start.cast(), len, access.cast_signed())
         };
         match NonNull::new(raw) {
             Some(raw) => Ok(Region {
                 raw,
+                start,
+                len,
                 memory: ManuallyDrop::new(memory),
                 pd: ManuallyDrop::new(Arc::clone(&pd.0)),
             }),
@@ -96,11 +96,11 @@ impl Region {
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
-        self.memory.as_ptr()
+        self.start
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.memory.len()
+        self.len
     }
 
     pub(crate) fn lkey(&self) -> u32 {

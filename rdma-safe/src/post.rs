@@ -102,7 +102,7 @@ impl QueuePair {
 
     /// Sends the first `len` bytes of the slot. The queue pair must be connected.
     ///
-    /// Up to 32 bytes go inline by themselves. With `len` 0 the message is empty.
+    /// Up to 32 bytes go inline by themselves where the queue pair has room for it. With `len` 0 the message is empty.
     ///
     /// # Errors
     /// As [`post_recv`](Self::post_recv); also [`Why::TooLong`].

@@ -72,7 +72,8 @@ impl QueuePair {
         let serial = next_serial(&NEXT_SERIAL)?;
         let (send_cq, recv_cq) = (&send_cq.0, &recv_cq.0);
         reserve(send_cq, recv_cq, config)?;
-        let mut attr = init_attr(send_cq, recv_cq, config, serial);
+        let mut attr =
+            init_attr(send_cq, recv_cq, config, serial, inline_wanted(config, ctx.caps()));
         // SAFETY: PD and CQs are alive and of one context; the attributes are complete.
         let raw = unsafe { (ctx.0.verbs.create_qp)(pd.as_raw(), &mut attr) };
         let Some(raw) = NonNull::new(raw) else {
@@ -343,11 +344,20 @@ fn reserve(send_cq: &Arc<CqInner>, recv_cq: &Arc<CqInner>, config: &QpConfig) ->
     recv_cq.reserve(config.recv_depth).inspect_err(|_| send_cq.unreserve(config.send_depth))
 }
 
+/// Bytes to ask for inline. A device without inline sends would refuse more than 0, and only siw needs them.
+fn inline_wanted(config: &QpConfig, caps: Caps) -> u32 {
+    match config.max_inline {
+        0 if !caps.contains(Caps::INLINE_SMALL_SENDS) => 0,
+        n => n.max(SMALL),
+    }
+}
+
 fn init_attr(
     send_cq: &CqInner,
     recv_cq: &CqInner,
     config: &QpConfig,
     serial: u64,
+    max_inline_data: u32,
 ) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         // Only a number: it names the queue pair in asynchronous events.
@@ -360,7 +370,7 @@ fn init_attr(
             max_recv_wr: config.recv_depth,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: config.max_inline.max(SMALL),
+            max_inline_data,
         },
         qp_type: ibv_qp_type::IBV_QPT_RC,
         sq_sig_all: 0,
@@ -380,6 +390,15 @@ fn explain_create(e: Error, config: &QpConfig) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn inline_is_asked_for_unless_none_is_wanted_or_needed() {
+        let wanted =
+            |max_inline, caps| inline_wanted(&QpConfig { max_inline, ..QpConfig::default() }, caps);
+        let siw = Caps::INLINE_SMALL_SENDS;
+        assert_eq!((wanted(0, Caps::empty()), wanted(0, siw)), (0, SMALL));
+        assert_eq!((wanted(1, Caps::empty()), wanted(64, siw)), (SMALL, 64));
+    }
 
     #[test]
     fn serials_run_out_instead_of_repeating() {

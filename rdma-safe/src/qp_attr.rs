@@ -12,7 +12,8 @@ pub struct QpConfig {
     pub send_depth: u32,
     /// Most receives in flight; at least 1.
     pub recv_depth: u32,
-    /// Longest inline send wanted, bytes. What the device granted is [`QueuePair::max_inline`](crate::QueuePair::max_inline).
+    /// Longest inline send wanted, bytes; 0 for none, which devices without inline sends need. Else at least 32 are asked
+    /// for. What the device granted is [`QueuePair::max_inline`](crate::QueuePair::max_inline).
     pub max_inline: u32,
 }
 

@@ -519,3 +519,37 @@ fn a_slot_the_device_still_has_is_not_reclaimed() {
     assert_eq!(a.in_flight().0, 2);
     fake.check();
 }
+
+/// A buffer may be used by one thread at a time, a region by many.
+#[test]
+fn a_region_asks_its_buffer_once() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    struct Counted(*mut [u8; 64], Arc<AtomicUsize>);
+    // SAFETY: plain memory, owned by this value alone.
+    unsafe impl Send for Counted {}
+    // SAFETY: a static-lived allocation (leaked by the test), used by nobody else.
+    unsafe impl StableBuffer for Counted {
+        fn as_ptr(&self) -> *mut u8 {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.cast()
+        }
+        fn len(&self) -> usize {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            64
+        }
+    }
+    let fake = Fake::open();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let buffer = Counted(Box::into_raw(Box::new([7; 64])), Arc::clone(&calls));
+    let region =
+        MemoryRegion::register_remote(&pd, OwnedMemory::new(buffer), RemoteAccess::Read).unwrap();
+    let asked = calls.load(Ordering::Relaxed);
+    let mut out = [0; 64];
+    region.copy_out(0, &mut out).unwrap();
+    assert!(region.copy_out(1, &mut out).is_err());
+    assert_eq!((out, region.len()), ([7; 64], 64));
+    assert_eq!(calls.load(Ordering::Relaxed), asked);
+    fake.check();
+}
