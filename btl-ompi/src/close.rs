@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 /// Closes a rail; does nothing if it is closed already. Afterwards its queue pairs, memory and
 /// threads are gone. Takes at most twice the limit of the close and one second more, whatever peers
-/// do.
+/// do; and as long as the kernel holds a connect that a peer has not answered (soft iWARP: 10 s).
 pub(crate) fn close(rail: &Rail) {
     let Some(mut inner) = rail.take() else { return };
     let start = monotonic();

@@ -11,6 +11,7 @@ use crate::params::{Limits, N, Params, PortName, Wanted};
 use crate::progress;
 use crate::rail::{self, About, Rail};
 use crate::register;
+use crate::signals;
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
 use core::mem;
@@ -234,7 +235,7 @@ fn open_rails() -> Result<Vec<&'static Rail>, Declined> {
             );
             continue;
         }
-        match candidate.open(&config, &params.how) {
+        match signals::without(|| candidate.open(&config, &params.how)) {
             Ok(open) => opened.push((name, open)),
             Err(why) => {
                 verbose!(WHY, "{name} cannot be used: {why}");

@@ -19,6 +19,7 @@
 //! | `rail.rs` | a module with its engine and lock |
 //! | `descriptor.rs`, `endpoint.rs` | what Open MPI holds handles of |
 //! | `opal.rs`, `abi/` | Open MPI's services and its C interface |
+//! | `signals.rs` | keeps the program's signals away from the transport's threads |
 //! | `driver/` | the real devices, or a test transport |
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -37,5 +38,6 @@ mod params;
 mod progress;
 mod rail;
 mod register;
+mod signals;
 
 pub use component::{ComponentRecord, mca_btl_verbs_component};
