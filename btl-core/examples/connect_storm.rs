@@ -16,6 +16,7 @@ use btl_core::{Config, Event, PeerId};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 use support::{Events, JOB, Node, Other, check, die, lines_of, name, progress, tell, watchdog};
 
@@ -173,9 +174,16 @@ fn second(args: &Args, first: SocketAddr) {
     tell(&node.addr().to_string());
     let lines = lines_of(std::io::stdin());
     loop {
-        let line = match lines.recv() {
-            Ok(line) => line,
-            Err(_) => die("the first process is gone"),
+        // A connect of the last round may still be under way: it is only undone by polling.
+        let line = loop {
+            match lines.try_recv() {
+                Ok(line) => break line,
+                Err(TryRecvError::Disconnected) => die("the first process is gone"),
+                Err(TryRecvError::Empty) => {}
+            }
+            if let Some(event) = node.poll() {
+                uneventful(&event);
+            }
         };
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {

@@ -5,6 +5,8 @@
 //! of test names. Some tests change the network (a neighbour entry, a link going down), so they
 //! need root and a device that nobody else uses: a guest.
 mod device_support;
+#[path = "device_support/stranger.rs"]
+mod stranger;
 #[path = "device_tests/mod.rs"]
 mod tests;
 

@@ -4,8 +4,9 @@ use rdma_cm::LocalAddress;
 use rdma_safe::{Context, Device, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
-/// Completions of one completion queue unless [`Selection::cq_depth`] says otherwise.
-pub const DEFAULT_CQ_DEPTH: u32 = 16_384;
+/// Completions of one completion queue unless [`Selection::cq_depth`] says otherwise: enough for
+/// some seven hundred peers with the default lanes.
+pub const DEFAULT_CQ_DEPTH: u32 = 32_768;
 
 /// Which port to use, and how. The default takes the first that works.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,6 +22,7 @@
 //! | `device` | which port |
 //! | `workshop` | queue pairs and receive buffers for lanes to come |
 //! | `port` | the engine's data path |
+//! | `idle` | when a polling loop gives the CPU away |
 //! | `nudge` | a workaround for soft iWARP |
 //! | `cm` | the engine's handle of the thread |
 //! | `thread` | the thread that drives the connection machine |
@@ -30,8 +31,11 @@ mod cm;
 mod device;
 mod dial;
 mod error;
+mod idle;
 mod nudge;
 mod port;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod thread;
 mod workshop;
 
@@ -48,6 +52,7 @@ use workshop::Workshop;
 pub use cm::{CmStats, VerbsCm};
 pub use device::{DEFAULT_CQ_DEPTH, PortChoice, Selection, find};
 pub use error::OpenError;
+pub use idle::Idle;
 pub use port::{VerbsPort, VerbsQp};
 pub use rdma_safe::{Caps, LoopbackSupport, Transport};
 
@@ -154,11 +159,4 @@ fn listen(
         Some(e) if listeners.is_empty() => Err(e.into()),
         _ => Ok(listeners),
     }
-}
-
-/// Gives the CPU away for a moment. An embedding that polls in a loop calls it after an empty poll
-/// while [`Engine::busy`](crate::Engine::busy): the connection manager's thread, and the peer when
-/// it shares the CPU, have to run for anything to arrive.
-pub fn idle_yield() {
-    std::thread::yield_now();
 }

@@ -8,6 +8,8 @@ use super::workshop::Workshop;
 use crate::connect::{Action, DialOutcome, Input, Machine};
 use crate::names::{ConnToken, Nanos, ProcName, Role};
 use crate::port::{CmEvent, CmRequest, LaneUp};
+#[cfg(feature = "sabotage")]
+use crate::setup::UpLane;
 use crate::setup::{Agreed, SetupLane};
 use crate::wire::{self, RejectReason};
 use rdma_cm::{
@@ -462,6 +464,8 @@ impl Driver {
         self.conns.insert(conn, Conn::Up(link));
         match up {
             Ok(lane) => {
+                #[cfg(feature = "sabotage")]
+                let lane = self.sabotage(lane, to.role);
                 let LaneTo { conn, name, class, role, announced } = to;
                 let up = LaneUp { name, class, role, announced, conn, lane };
                 self.mail.push(CmEvent::LaneUp(up));
@@ -471,6 +475,14 @@ impl Driver {
                 self.answer(Input::HandOverFailed { conn, why });
             }
         }
+    }
+
+    #[cfg(feature = "sabotage")]
+    fn sabotage(&self, mut lane: UpLane<VerbsQp>, role: Role) -> UpLane<VerbsQp> {
+        if role == Role::Acceptor && self.workshop.config.sabotage.acceptor_sends_at_once {
+            super::sabotage::speak_too_soon(&mut lane);
+        }
+        lane
     }
 
     /// Ends a connection in whatever state it is. A queue pair that was not handed over goes

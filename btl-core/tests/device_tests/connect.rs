@@ -133,7 +133,10 @@ pub(crate) fn again_peer(addr: &str, rounds: &str) {
     tell(&node.addr().to_string());
     let lines = lines_of(std::io::stdin());
     for round in 0..parse(rounds) {
-        let _ = lines.recv();
+        while lines.try_recv().is_err() {
+            assert!(node.poll().is_none_or(|e| matches!(e, Event::NewPeer { .. })));
+            progress();
+        }
         exchange_one(&mut node, 0, parse(addr), round);
         all_closed(&mut node);
         tell("closed");
