@@ -99,7 +99,7 @@ impl EventChannel {
     ///
     /// # Errors
     /// [`Error::NoRdma`] when this machine has no connection manager or no device; [`Error::Os`] when descriptors or
-    /// memory have run out.
+    /// memory have run out, or when this user may not open `/dev/infiniband/rdma_cm` (EACCES, EPERM).
     pub fn new() -> Result<Self> {
         Self::with_cancel(CancelToken::new()?)
     }

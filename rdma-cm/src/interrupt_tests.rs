@@ -174,3 +174,33 @@ fn a_named_signal_is_used_or_refused() {
     drop(theirs);
     CHOSEN.store(0, Ordering::Relaxed);
 }
+
+/// A signal that comes after the handler has been put back would end the process: SIGUSR1 does that by default.
+#[test]
+fn no_signal_comes_late() {
+    let _turn = turn();
+    set_interrupt_signal(libc::SIGUSR1).unwrap();
+    let threads: Vec<_> = (0..4_u32)
+        .map(|thread| {
+            thread::spawn(move || {
+                for round in 0..500_u32 {
+                    let token = CancelToken::new().unwrap();
+                    let other = token.clone();
+                    let limit = Duration::from_micros(u64::from(round * 7 % 300));
+                    let canceller =
+                        (round % 4 == thread % 4).then(|| thread::spawn(move || other.cancel()));
+                    // Ends by itself at about the moment at which the signal comes.
+                    interruptible(&token, Instant::now() + limit, || thread::sleep(limit)).unwrap();
+                    if let Some(canceller) = canceller {
+                        canceller.join().unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(disposition(libc::SIGUSR1), libc::SIG_DFL);
+    CHOSEN.store(0, Ordering::Relaxed);
+}
