@@ -95,6 +95,10 @@ const MIN_SLOTS: i32 = 16;
 /// Most send buffers of a class.
 const MAX_SLOTS: i32 = 65536;
 
+/// Lanes of processes that Open MPI has not announced. It announces a process when this one sends to
+/// it: to a process that only receives, a whole job is unannounced.
+const MAX_UNKNOWN: u32 = 1 << 17;
+
 /// All numeric parameters, in the order of [`N`].
 pub(crate) const NUMBERS: [Number; 16] = [
     Number {
@@ -467,6 +471,7 @@ impl Params {
             t_give_up: self.t_give_up,
             t_first: self.t_first,
             t_close: self.t_close,
+            max_unknown: MAX_UNKNOWN,
             ..Config::new(me, job)
         }
     }
@@ -583,9 +588,13 @@ mod tests {
         assert_eq!(params.wanted, Wanted::All);
         assert_eq!(params.max_btls, usize::MAX);
         let me = ProcName { job: 7, rank: 1 };
+        let own = Config::new(me, 7);
+        let config = params.config(me, 7);
+        // A process that only receives: all of a large job is unannounced to it.
+        assert!(config.max_unknown > 60_000 * 2 && config.max_unknown > own.max_unknown);
         assert_eq!(
-            params.config(me, 7),
-            Config::new(me, 7),
+            Config { max_unknown: own.max_unknown, ..config },
+            own,
             "defaults differ from the engine's own"
         );
     }

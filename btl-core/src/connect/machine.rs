@@ -76,6 +76,8 @@ enum Stage {
 /// Connections of one link that came and went while the engine did not look. A process that
 /// connects again and again while this one computes must not pile up queue pairs.
 const MAX_GHOSTS: u32 = 8;
+/// The same, of all processes together that nobody announced.
+const MAX_UNKNOWN_GHOSTS: u32 = 1024;
 
 /// What to do about a lost try.
 enum Retry {
@@ -288,7 +290,13 @@ impl Machine {
         if !self.peers.get(&name).is_some_and(|peer| peer.announced) {
             match self.config.max_unknown {
                 0 => return Err(RejectReason::UnknownPeer),
-                max if self.unknown_lanes() >= max => return Err(RejectReason::Busy),
+                // Each lane has an entry in `conns`: there is nothing to count while that is short.
+                max if self.conns.len() as u64 >= u64::from(max) && self.unknown_lanes() >= max => {
+                    return Err(RejectReason::Busy);
+                }
+                max if self.unknown_ghosts() >= max.min(MAX_UNKNOWN_GHOSTS) => {
+                    return Err(RejectReason::Busy);
+                }
                 _ => {}
             }
         }
@@ -317,14 +325,18 @@ impl Machine {
         Ok(())
     }
 
-    /// Lanes that processes nobody announced have, had until now, or are getting.
+    /// Lanes that processes nobody announced have or are getting.
     fn unknown_lanes(&self) -> u32 {
         let unknown = self.peers.values().filter(|peer| !peer.announced);
         let lanes = unknown.flat_map(|peer| &peer.links);
-        let lanes = lanes.filter(|link| link.accept.is_some() || link.up.is_some()).count() as u32;
+        lanes.filter(|link| link.accept.is_some() || link.up.is_some()).count() as u32
+    }
+
+    /// Connections of processes nobody announced that the engine has not hung up yet.
+    fn unknown_ghosts(&self) -> u32 {
         let announced = |name| self.peers.get(name).is_some_and(|peer| peer.announced);
         let ghosts = self.ghosts.iter().filter(|((name, _), _)| !announced(name));
-        ghosts.fold(lanes, |sum, (_, n)| sum.saturating_add(*n))
+        ghosts.fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 
     fn dial_done(&mut self, conn: ConnToken, outcome: DialOutcome, now: Nanos) {
