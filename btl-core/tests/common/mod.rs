@@ -509,3 +509,47 @@ pub fn send(engine: &mut Eng, to: usize, bytes: &[u8], cookie: u64) -> bool {
         }
     }
 }
+
+pub fn credits(engine: &mut Eng, to: usize, class: u8) -> (u32, u32) {
+    let peer = engine.add_peer(name(to), &[addr(to)]).unwrap();
+    engine.credits(peer, class).unwrap()
+}
+
+/// Two engines with a message each way behind them.
+pub fn connected() -> (Shared, Vec<Eng>) {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    assert!(send(&mut all[1], 0, &[1; 8], 0));
+    drain(&net, &mut all);
+    (net, all)
+}
+
+/// Handles everything; returns what is left to look at.
+pub fn drain(net: &Shared, all: &mut [Eng]) -> Vec<Vec<Event<Slot>>> {
+    let mut rest: Vec<Vec<_>> = all.iter().map(|_| Vec::new()).collect();
+    loop {
+        let events = settle(net, all);
+        if events.iter().all(|events| events.is_empty()) {
+            return rest;
+        }
+        for (me, events) in events.into_iter().enumerate() {
+            for event in events {
+                match event {
+                    Event::Message { buf, .. } => all[me].release(buf),
+                    Event::Sent { buf: Some(buf), result: Ok(()), .. } => all[me].free(buf),
+                    other => rest[me].push(other),
+                }
+            }
+        }
+    }
+}
+
+/// A window that takes long to empty.
+pub fn deep(side: usize) -> Config {
+    let mut config = config(side);
+    config.lanes[0].depth = 300;
+    config.lanes[0].send_depth = 300;
+    config.lanes[0].send_slots = 300;
+    config
+}
