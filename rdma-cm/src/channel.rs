@@ -190,6 +190,7 @@ impl EventChannel {
         if let Some(at) = self.pending.iter().position(&wanted) {
             return Ok(self.pending.remove(at));
         }
+        let mut late = 0;
         loop {
             self.check_cancelled()?;
             let Some(event) = self.read_until(Some(deadline), None)? else { return Ok(None) };
@@ -197,6 +198,11 @@ impl EventChannel {
                 return Ok(Some(event));
             }
             self.pending.push_back(event);
+            // Peers that flood a listener must not keep this going for ever.
+            late += usize::from(Instant::now() >= deadline);
+            if late == READ_LATE {
+                return Ok(None);
+            }
         }
     }
 
@@ -484,6 +490,9 @@ impl EventChannel {
         self.pending.retain(|event| !matches!(event, Event::Established { id, .. } if *id == key));
     }
 }
+
+/// Events of others that a wait for one id still reads after its deadline, to find its own behind them.
+const READ_LATE: usize = 1024;
 
 /// The moment `timeout` from now; a century for one that no clock can hold.
 pub(crate) fn deadline(timeout: Duration) -> Instant {

@@ -2,7 +2,8 @@
 //!
 //! | seen | becomes |
 //! |---|---|
-//! | `rdma_create_event_channel` NULL, or `/dev/infiniband/rdma_cm` missing | [`Error::NoRdma`]; [`Error::Os`] for EMFILE, ENFILE, ENOMEM, EACCES and EPERM |
+//! | `rdma_create_event_channel` NULL, or `/dev/infiniband/rdma_cm` missing | [`Error::NoRdma`] |
+//! | the same with EMFILE, ENFILE, ENOMEM, EACCES or EPERM | [`Error::Os`] |
 //! | a loopback or wildcard address, before any call | [`Error::Loopback`] |
 //! | an address of this host over a device that cannot loop back | [`Error::NoSelfConnect`] |
 //! | any other call returning -1 | [`Error::Os`] with its errno and a hint |
