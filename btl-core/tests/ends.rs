@@ -64,6 +64,33 @@ fn a_connection_that_breaks_before_its_hello_is_made_again() {
     assert_eq!(all[1].stats().messages_received, 1);
 }
 
+/// Such a connection is one that was dialled and, when it stood, not wanted any more.
+#[test]
+fn a_connection_that_carried_nothing_but_greetings_may_break() {
+    let (net, mut all) = engines(2);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    let mut heard = false;
+    for _ in 0..20 {
+        // The acceptor answers the Hello, and the initiator does not look.
+        heard |=
+            matches!(all[1].poll(0), Some(Event::NewPeer { .. } | Event::PeerConnected { .. }));
+        if heard {
+            break;
+        }
+        if net.borrow().alive(0).is_empty() {
+            all[0].poll(0);
+        }
+    }
+    assert!(heard);
+    while all[1].poll(0).is_some() {}
+    let qp = net.borrow().alive(1)[0];
+    net.borrow_mut().cut(qp);
+    let events = drain(&net, &mut all);
+    // The initiator had put its message on the connection by then, and says so.
+    assert!(events[0].iter().any(|e| matches!(e, Event::PeerFailed { .. })), "{events:?}");
+    assert!(!events[1].iter().any(|e| matches!(e, Event::PeerFailed { .. })), "{events:?}");
+}
+
 #[test]
 fn orderly_close_from_either_side_or_both() {
     for (first, second) in [(0, 1), (1, 0)] {

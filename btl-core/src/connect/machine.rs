@@ -422,16 +422,18 @@ impl Machine {
         let Some(link) = peer.links.get_mut(usize::from(class)) else { return };
         let old_up = link.up.replace(conn);
         entry.wanted = link.wanted.take();
-        let mut other = None;
-        match role {
+        // What else was under way is not wanted any more. It may succeed at the peer all the same; then it ends there
+        // unused.
+        let other = match role {
             Role::Initiator => {
                 link.dial = None;
-                other = link.accept.take();
+                link.accept.take()
             }
-            // A dial of ours may still be under way; the winner rejects it, and if it succeeds
-            // all the same, it is newer and replaces this one.
-            Role::Acceptor => link.accept = None,
-        }
+            Role::Acceptor => {
+                link.accept = None;
+                link.dial.take()
+            }
+        };
         if let Some(other) = other {
             self.drop_conn(other);
         }

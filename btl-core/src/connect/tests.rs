@@ -581,3 +581,23 @@ fn a_hand_over_that_fails_is_tried_again() {
     let (_, _, greeting) = dial(&mut m, at);
     assert_eq!(greeting.generation, 2);
 }
+
+#[test]
+fn a_dial_is_given_up_when_the_peers_own_connect_stands() {
+    let mut m = Machine::new(&config(1));
+    m.handle(Input::Announce { name: NAMES[0], addrs: vec![addr(0)] }, 0);
+    m.handle(Input::Want { name: NAMES[0], class: 0 }, 0);
+    let (dialled, ..) = dial(&mut m, 0);
+    let accepted = answer(&mut m, greeting(0, 1).encode()).unwrap();
+    m.handle(Input::AcceptDone { conn: accepted, outcome: Ok(()) }, 0);
+    let mut actions = Vec::new();
+    actions.extend(std::iter::from_fn(|| m.poll_action()));
+    assert!(actions.contains(&Action::Drop { conn: dialled }), "{actions:?}");
+    assert!(
+        actions.iter().any(|a| matches!(a, Action::HandOver { conn, .. } if *conn == accepted))
+    );
+    // It may stand all the same by now: nobody hears of it.
+    let outcome = DialOutcome::Established(greeting(0, 1).encode());
+    m.handle(Input::DialDone { conn: dialled, outcome }, 0);
+    assert_eq!(m.poll_action(), None);
+}

@@ -27,6 +27,8 @@ pub(super) struct Lane<S> {
     pub(super) ctl_frag: u32,
     /// Whether the peer's Hello or HelloAck came.
     pub(super) heard: bool,
+    /// Whether a message of the upper layer went or came. Until then nothing can be lost with it.
+    pub(super) used: bool,
     /// HelloAck is still to be sent.
     pub(super) ack_due: bool,
     pub(super) bye: Bye,
@@ -143,6 +145,7 @@ impl<P: Port> Io<P> {
         let frame = Frame { kind: Kind::Data, tag: frag.tag, len: frag.len };
         match transmit(&mut lane.acct, &mut self.port, frame, slot) {
             Ok(posted) => {
+                lane.used = true;
                 self.stats.messages_sent += 1;
                 self.stats.bytes_sent += u64::from(frame.len);
                 self.stats.credits_piggybacked += u64::from(posted.told);
@@ -174,6 +177,7 @@ impl<P: Port> Io<P> {
             return Err(Wait::Dead);
         }
         // The device kept the slot: it comes back when the lane is closed.
+        lane.used = true;
         self.kill(lane, Cause::Error(refused.why.into_error()));
         Ok(())
     }

@@ -198,6 +198,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             ctl: up.ctl,
             ctl_frag,
             heard: false,
+            used: false,
             ack_due: false,
             bye: Bye::default(),
             unposted: Vec::new(),
@@ -294,8 +295,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let Some(mut lane) = self.take_lane(id) else { return };
         let cause = lane.dead.take().unwrap_or(Cause::Disconnected);
         let lost = lane.failed.len() + lane.inflight.len();
-        // Until the Hello is answered nothing but Hello was sent: nothing is lost.
-        let early = !lane.heard && matches!(cause, Cause::Disconnected | Cause::Error(_));
+        // Nothing but greetings went over it: nothing is lost. Such are also the dials that the peer did not want any
+        // more when we accepted them.
+        let early = !lane.used && matches!(cause, Cause::Disconnected | Cause::Error(_));
         let Some(endpoint) = self.endpoint_at(index) else { return };
         let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
         c.early_ends = c.early_ends.saturating_add(u8::from(early));

@@ -115,6 +115,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         match verdict {
             Verdict::Deliver(header) => {
                 let len = header.len as usize;
+                lane.used = true;
                 io.stats.messages_received += 1;
                 io.stats.bytes_received += u64::from(header.len);
                 if header.credits > 0 {

@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for an event. Everything that matters wakes the thread earlier.
 const NAP: Duration = Duration::from_secs(60);
+/// How long an ended connection waits for the peer's answer.
+const LEAVE: Duration = Duration::from_secs(5);
+/// The same for all that are left when everything ends.
+const LEAVE_AT_END: Duration = Duration::from_millis(500);
 
 /// A connection on its way up or down. While it is `Up` the engine has its queue pair.
 enum Conn {
@@ -50,11 +54,24 @@ pub(super) struct Driver {
     conns: HashMap<ConnToken, Conn>,
     /// Which connection an id of the channel belongs to.
     ids: HashMap<IdKey, ConnToken>,
+    /// Connections that this side has ended, until the peer's answer, and how long to wait for that.
+    leaving: HashMap<IdKey, (Link, Instant)>,
     listeners: Vec<Listener>,
     channel: EventChannel,
     start: Instant,
     removed: bool,
     stopped: bool,
+}
+
+impl Link {
+    fn key(&self) -> IdKey {
+        match self {
+            Link::Initiator(link) => link.key(),
+            Link::Acceptor(link) => link.key(),
+            #[cfg(feature = "sabotage")]
+            Link::Early(link) => link.key(),
+        }
+    }
 }
 
 impl Driver {
@@ -72,6 +89,7 @@ impl Driver {
             dialers,
             conns: HashMap::new(),
             ids: HashMap::new(),
+            leaving: HashMap::new(),
             listeners,
             channel,
             start: Instant::now(),
@@ -143,6 +161,11 @@ impl Driver {
         for conn in late {
             self.accept_failed(conn, "the initiator did not complete the connection in time");
         }
+        let at = Instant::now();
+        let over = self.leaving.iter().filter(|(_, (_, by))| *by <= at).map(|(id, _)| *id);
+        for id in over.collect::<Vec<_>>() {
+            self.left(id);
+        }
         if self.machine.next_timeout().is_some_and(|at| at <= now) {
             self.feed(Input::Tick);
         }
@@ -154,7 +177,8 @@ impl Driver {
             _ => None,
         });
         let next = accepts.chain(self.machine.next_timeout()).min();
-        next.map_or(NAP, |at| Duration::from_nanos(at.saturating_sub(self.now())).min(NAP))
+        let nap = if self.leaving.is_empty() { NAP } else { LEAVE };
+        next.map_or(nap, |at| Duration::from_nanos(at.saturating_sub(self.now())).min(nap))
     }
 
     fn take_event(&mut self, event: Event) {
@@ -177,11 +201,11 @@ impl Driver {
                     self.gone(conn, "the initiator withdrew");
                 }
             }
-            Event::Disconnected { id } => {
-                if let Some(conn) = of(&self.ids, id) {
-                    self.gone(conn, "disconnected while connecting");
-                }
-            }
+            Event::Disconnected { id } => match of(&self.ids, id) {
+                Some(conn) => self.gone(conn, "disconnected while connecting"),
+                None => self.left(id),
+            },
+            Event::TimewaitExit { id } => self.left(id),
             _ => {}
         }
     }
@@ -237,6 +261,7 @@ impl Driver {
         // The kernel's removal waits for every id of the device, so they go now, whatever the
         // application is doing. The queue pairs that are up are the engine's.
         self.listeners.clear();
+        self.leaving.clear();
         let all: Vec<ConnToken> = self.conns.keys().copied().collect();
         for conn in all {
             match self.conns.get(&conn) {
@@ -505,26 +530,56 @@ impl Driver {
         }
     }
 
+    /// Says goodbye at the connection manager's level. The id stays until the answer is there: with it the kernel would
+    /// forget to say it again if it was lost (InfiniBand and RoCE; cm_destroy_id cancels the repeats).
     fn drop_link(&mut self, link: Link) {
-        // Disconnecting fails when the peer was faster; the id goes either way.
-        match link {
-            Link::Initiator(link) => {
-                self.ids.remove(&link.key());
-                let _ = self.channel.disconnect(&link);
-                self.channel.destroy(link);
-            }
-            Link::Acceptor(link) => {
-                self.ids.remove(&link.key());
-                let _ = self.channel.disconnect(&link);
-                self.channel.destroy(link);
-            }
+        let key = link.key();
+        self.ids.remove(&key);
+        let said = match &link {
+            Link::Initiator(link) => self.channel.disconnect(link),
+            Link::Acceptor(link) => self.channel.disconnect(link),
             #[cfg(feature = "sabotage")]
-            Link::Early(link) => {
-                self.ids.remove(&link.key());
-                let _ = self.channel.disconnect(&link);
-                self.channel.destroy(link);
+            Link::Early(link) => self.channel.disconnect(link),
+        };
+        match said {
+            Ok(()) if !self.removed => {
+                self.leaving.insert(key, (link, Instant::now() + LEAVE));
+            }
+            // The peer was faster, or there is nobody to answer.
+            _ => self.destroy(link),
+        }
+    }
+
+    fn destroy(&mut self, link: Link) {
+        match link {
+            Link::Initiator(link) => self.channel.destroy(link),
+            Link::Acceptor(link) => self.channel.destroy(link),
+            #[cfg(feature = "sabotage")]
+            Link::Early(link) => self.channel.destroy(link),
+        }
+    }
+
+    /// The end of a connection that this side ended.
+    fn left(&mut self, id: IdKey) {
+        if let Some((link, _)) = self.leaving.remove(&id) {
+            self.destroy(link);
+        }
+    }
+
+    /// Waits a moment for the answers that are still to come, then for none.
+    fn leave(&mut self) {
+        let limit = Instant::now() + LEAVE_AT_END;
+        while !self.leaving.is_empty() {
+            let left = limit.saturating_duration_since(Instant::now());
+            match self.channel.next_event(Some(left)) {
+                Ok(Some(Event::Disconnected { id } | Event::TimewaitExit { id })) => self.left(id),
+                Ok(Some(_)) => {}
+                Ok(None) if left.is_zero() => break,
+                Ok(None) => {}
+                Err(_) => break,
             }
         }
+        self.leaving.clear();
     }
 
     fn end(mut self) {
@@ -533,6 +588,7 @@ impl Driver {
         for conn in rest {
             self.drop_conn(conn);
         }
+        self.leave();
         self.dialers.end();
         // The last word: whoever hears it may unload this code after joining the thread.
         self.mail.push(CmEvent::Stopped);
