@@ -14,7 +14,7 @@ fn config(rank: u32) -> Config {
 
 fn length(class: usize, seq: u64, max: usize) -> usize {
     match class {
-        0 if seq % 512 == 0 => max,
+        0 if seq.is_multiple_of(512) => max,
         0 => (seq % 251) as usize,
         _ => max - (seq % 4096) as usize,
     }
