@@ -146,7 +146,7 @@ impl EventChannel {
                 if let Err(error) = respond(&entry.raw, qp, ready) {
                     // The acceptor waits for an answer: tell it, so that it need not wait for its limit.
                     let _ = entry.raw.reject(&[]);
-                    return Err(error.into());
+                    return Err(self.ended_meanwhile(&attempt).unwrap_or_else(|| error.into()));
                 }
                 entry.phase = Phase::Established;
                 Ok(established(attempt, private_data))
@@ -170,6 +170,20 @@ impl EventChannel {
             Event::Disconnected { .. } => Err(ConnectError::Disconnected),
             Event::DeviceRemoval { .. } => Err(ConnectError::DeviceRemoved),
             _ => Ok(Answer::NotYet(attempt)),
+        }
+    }
+
+    /// Once the acceptor has ended the connection the kernel refuses everything with EINVAL (ib_cm_init_qp_attr,
+    /// ib_send_cm_rtu); the event that says so comes behind.
+    fn ended_meanwhile(&mut self, attempt: &Connecting) -> Option<ConnectError> {
+        const SOON: Duration = Duration::from_millis(50);
+        match self.event_of(attempt.key(), channel::deadline(SOON)) {
+            Ok(Some(Event::Disconnected { .. })) => Some(ConnectError::Disconnected),
+            Ok(Some(Event::Rejected { status, private_data, .. })) => {
+                Some(ConnectError::Rejected { status, private_data })
+            }
+            Ok(Some(Event::DeviceRemoval { .. })) => Some(ConnectError::DeviceRemoved),
+            _ => None,
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Counts {
 pub struct CmStats {
     /// Dials that ended, well or not.
     pub dials: u64,
-    /// Those that the peer rejected: because both sides dialled, or it was busy, or for good.
+    /// Those that the peer rejected, or ended before they stood: because both sides dialled, or it was busy, or for good.
     pub dials_rejected: u64,
     /// Those that failed otherwise. They are repeated until `t_give_up`.
     pub dials_failed: u64,

@@ -25,7 +25,9 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_secs(60);
 /// How long an ended connection waits for the peer's answer.
 const LEAVE: Duration = Duration::from_secs(5);
-/// The same for all that are left when everything ends.
+/// How long a dial that is not wanted any more may go on.
+const UNWANTED: Duration = Duration::from_secs(2);
+/// The same as LEAVE for all that are left when everything ends.
 const LEAVE_AT_END: Duration = Duration::from_millis(500);
 
 /// A connection on its way up or down. While it is `Up` the engine has its queue pair.
@@ -56,6 +58,8 @@ pub(super) struct Driver {
     ids: HashMap<IdKey, ConnToken>,
     /// Connections that this side has ended, until the peer's answer, and how long to wait for that.
     leaving: HashMap<IdKey, (Link, Instant)>,
+    /// Dials that nobody wants any more, and when they are interrupted.
+    unwanted: Vec<(CancelToken, Instant)>,
     listeners: Vec<Listener>,
     channel: EventChannel,
     start: Instant,
@@ -90,6 +94,7 @@ impl Driver {
             conns: HashMap::new(),
             ids: HashMap::new(),
             leaving: HashMap::new(),
+            unwanted: Vec::new(),
             listeners,
             channel,
             start: Instant::now(),
@@ -166,6 +171,13 @@ impl Driver {
         for id in over.collect::<Vec<_>>() {
             self.left(id);
         }
+        self.unwanted.retain(|(cancel, by)| {
+            let late = *by <= at;
+            if late {
+                cancel.cancel();
+            }
+            !late
+        });
         if self.machine.next_timeout().is_some_and(|at| at <= now) {
             self.feed(Input::Tick);
         }
@@ -177,7 +189,8 @@ impl Driver {
             _ => None,
         });
         let next = accepts.chain(self.machine.next_timeout()).min();
-        let nap = if self.leaving.is_empty() { NAP } else { LEAVE };
+        let calm = self.leaving.is_empty() && self.unwanted.is_empty();
+        let nap = if calm { NAP } else { UNWANTED };
         next.map_or(nap, |at| Duration::from_nanos(at.saturating_sub(self.now())).min(nap))
     }
 
@@ -278,10 +291,10 @@ impl Driver {
     fn dial_done(&mut self, done: Done) {
         let Done { conn, result } = done;
         if !matches!(self.conns.get(&conn), Some(Conn::Dialing(_))) {
-            // Dropped meanwhile.
-            if let Ok(Dialed { lane, channel, connection }) = result {
-                self.workshop.scrap_lane(lane);
-                drop((connection, channel));
+            // Not wanted any more.
+            if let Ok(dialed) = result {
+                self.take_over(conn, dialed);
+                self.drop_conn(conn);
             }
             return;
         }
@@ -293,11 +306,17 @@ impl Driver {
                 self.mail.counts.dial_rejected();
                 DialOutcome::Rejected(wire::PrivateData::from_slice(private_data.as_bytes()))
             }
-            Err(e) => DialOutcome::Failed(e.to_string()),
+            // A rejection that came too late to be one.
+            Err(e @ DialError::Connect(ConnectError::Disconnected)) => {
+                self.mail.counts.dial_rejected();
+                DialOutcome::Failed(e.to_string())
+            }
+            Err(e) => {
+                let why = e.to_string();
+                self.mail.counts.dial_failed(&why);
+                DialOutcome::Failed(why)
+            }
         };
-        if let DialOutcome::Failed(why) = &outcome {
-            self.mail.counts.dial_failed(why);
-        }
         self.feed(Input::DialDone { conn, outcome });
     }
 
@@ -314,7 +333,9 @@ impl Driver {
             Err((connection, e)) => {
                 self.workshop.scrap_lane(lane);
                 channel.destroy(connection);
-                DialOutcome::Failed(e.to_string())
+                let why = e.to_string();
+                self.mail.counts.dial_failed(&why);
+                DialOutcome::Failed(why)
             }
         }
     }
@@ -515,6 +536,10 @@ impl Driver {
     fn drop_conn(&mut self, conn: ConnToken) {
         match self.conns.remove(&conn) {
             Some(Conn::Requested(request)) => self.channel.destroy(request),
+            // Nearly always it ends by itself in a moment, and the peer need not see a connect break off.
+            Some(Conn::Dialing(cancel)) if !self.removed && !self.stopped => {
+                self.unwanted.push((cancel, Instant::now() + UNWANTED));
+            }
             Some(Conn::Dialing(cancel)) => cancel.cancel(),
             Some(Conn::Accepting(lane, accepting, _)) => {
                 self.ids.remove(&accepting.key());
@@ -588,6 +613,7 @@ impl Driver {
         for conn in rest {
             self.drop_conn(conn);
         }
+        self.unwanted.drain(..).for_each(|(cancel, _)| cancel.cancel());
         self.leave();
         self.dialers.end();
         // The last word: whoever hears it may unload this code after joining the thread.
