@@ -16,7 +16,6 @@ use btl_core::{Config, Event, PeerId};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::process::Command;
-use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 use support::{Events, JOB, Node, Other, check, die, lines_of, name, progress, tell, watchdog};
 
@@ -174,17 +173,7 @@ fn second(args: &Args, first: SocketAddr) {
     tell(&node.addr().to_string());
     let lines = lines_of(std::io::stdin());
     loop {
-        // A connect of the last round may still be under way: it is only undone by polling.
-        let line = loop {
-            match lines.try_recv() {
-                Ok(line) => break line,
-                Err(TryRecvError::Disconnected) => die("the first process is gone"),
-                Err(TryRecvError::Empty) => {}
-            }
-            if let Some(event) = node.poll() {
-                uneventful(&event);
-            }
-        };
+        let line = node.wait_line(&lines);
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["round", round, starter] => {
@@ -328,7 +317,7 @@ fn uneventful(event: &Events) {
 fn length(class: usize, seq: u64, max: usize) -> usize {
     let x = seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match class {
-        0 if seq % 256 == 0 => max,
+        0 if seq.is_multiple_of(256) => max,
         0 => 8 + (x as usize % 248),
         // Longer than lane 0 takes.
         _ => max - (x as usize % (max / 4)),

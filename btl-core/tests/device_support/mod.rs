@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // each program uses its part
 use btl_core::verbs::{self, Published, Selection, VerbsCm, VerbsPort};
 use btl_core::{Config, Engine, Event, Nanos, PeerId, ProcName, SECOND, SendBuf};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -50,6 +51,7 @@ pub struct Node {
     now: Nanos,
     polls: u32,
     next_note: Nanos,
+    kept: VecDeque<Events>,
     idle: verbs::Idle,
 }
 
@@ -68,6 +70,7 @@ impl Node {
             now: 0,
             polls: 0,
             next_note: 0,
+            kept: VecDeque::new(),
             idle: verbs::Idle::default(),
         }
     }
@@ -76,8 +79,26 @@ impl Node {
         *self.published.addrs.first().unwrap_or_else(|| die("no address was published"))
     }
 
+    /// Waits for a line of the process that started this one. Meanwhile connections come and go,
+    /// and messages may come that belong to what the line starts: they are kept.
+    pub fn wait_line(&mut self, lines: &Receiver<String>) -> String {
+        let mut kept = VecDeque::new();
+        let line = loop {
+            match lines.try_recv() {
+                Ok(line) => break line,
+                Err(TryRecvError::Disconnected) => die("the first process is gone"),
+                Err(TryRecvError::Empty) => kept.extend(self.poll()),
+            }
+        };
+        self.kept = kept;
+        line
+    }
+
     /// One event, or a moment for the others.
     pub fn poll(&mut self) -> Option<Events> {
+        if let Some(event) = self.kept.pop_front() {
+            return Some(event);
+        }
         if self.polls.is_multiple_of(32) {
             self.now = self.start.elapsed().as_nanos() as Nanos;
         }

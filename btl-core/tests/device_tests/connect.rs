@@ -133,10 +133,7 @@ pub(crate) fn again_peer(addr: &str, rounds: &str) {
     tell(&node.addr().to_string());
     let lines = lines_of(std::io::stdin());
     for round in 0..parse(rounds) {
-        while lines.try_recv().is_err() {
-            assert!(node.poll().is_none_or(|e| matches!(e, Event::NewPeer { .. })));
-            progress();
-        }
+        let _ = node.wait_line(&lines);
         exchange_one(&mut node, 0, parse(addr), round);
         all_closed(&mut node);
         tell("closed");
