@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, mpi, storm};
+use super::{Bench, Count, Part, bad, mpi, storm};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job};
 use crate::{cargo, exec, tidy};
@@ -52,6 +52,16 @@ pub(crate) const ALL: &[Part] = &[
         name: "mpi-rxe",
         about: "MPI programs over the BTL on soft RoCE",
         run: |bench| mpi::run(bench, Device::Rxe),
+    },
+    Part {
+        name: "bad-siw",
+        about: "MPI where something is missing or wrong, on soft iWARP",
+        run: |bench| bad::run(bench, Device::Siw),
+    },
+    Part {
+        name: "bad-rxe",
+        about: "MPI where something is missing or wrong, on soft RoCE",
+        run: |bench| bad::run(bench, Device::Rxe),
     },
 ];
 
