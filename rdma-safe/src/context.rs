@@ -10,9 +10,9 @@ use crate::seam::Verbs;
 use rdma_sys::*;
 use std::ffi::{CStr, c_char};
 use std::fmt;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 /// What the device says about itself (ibv_query_device(3)). Counts are at least 0, whatever the driver returned.
 #[derive(Debug, Clone)]
@@ -73,6 +73,8 @@ pub(crate) struct ContextInner {
     caps: Caps,
     loopback: AtomicU8,
     pub(crate) async_taken: AtomicBool,
+    /// See [`hold_siw_key`](Context::hold_siw_key); null for none.
+    key_holder: AtomicPtr<ibv_cq>,
 }
 
 // SAFETY: libibverbs serialises calls on a context (ibv_alloc_td(3): all objects are thread safe by default; the
@@ -84,6 +86,11 @@ unsafe impl Sync for ContextInner {}
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
+        let holder = *self.key_holder.get_mut();
+        if !holder.is_null() {
+            // SAFETY: made by hold_siw_key and used by nobody.
+            let _ = unsafe { (self.verbs.destroy_cq)(holder) };
+        }
         // SAFETY: every object made on the context holds it through an Arc and is destroyed by now; one whose destroy
         // failed leaked that Arc, so this never runs under it. A failure leaves nothing to be done.
         let _ = unsafe { (self.verbs.close_device)(self.raw.as_ptr()) };
@@ -117,6 +124,26 @@ impl Context {
                 Err(e)
             }
         }
+    }
+
+    /// Keeps libsiw's "no mapping" key from ever being handed out on this context. To be called before anything else is
+    /// made on it.
+    ///
+    /// libsiw takes the mmap key 0x90000 for "nothing to map" (SIW_INVAL_UOBJ_KEY in providers/siw/siw_abi.h), but since
+    /// Linux 5.5 the kernel's keys are offsets in the context's mmap space, lowest free first
+    /// (rdma_user_mmap_entry_insert). An object whose ring begins at page 0x90 cannot be made, and neither can any
+    /// after it: with a completion queue of 16,384 that is the eighth queue pair. A queue that nobody uses and that
+    /// spans that page from below keeps it taken. It costs a mebibyte, which is not locked.
+    pub(crate) fn hold_siw_key(&self) {
+        const KEY_PAGE: u64 = 0x90;
+        // 32 bytes an entry, in pages of 4 KiB; at least one page beyond the key's.
+        const DEPTH: u64 = (KEY_PAGE + 2) * 4096 / 32;
+        let depth = i32::try_from(DEPTH.next_power_of_two()).unwrap_or(i32::MAX);
+        // SAFETY: the context is alive; there is no channel.
+        let cq =
+            unsafe { (self.0.verbs.create_cq)(self.as_raw(), depth, null_mut(), null_mut(), 0) };
+        // Without it everything works until the key comes up.
+        self.0.key_holder.store(cq, Ordering::Relaxed);
     }
 
     /// The kernel's name of the device.
@@ -279,6 +306,7 @@ unsafe fn probe(raw: NonNull<ibv_context>, verbs: &'static Verbs) -> Result<Cont
         caps: quirks::caps(a.vendor_id, a.vendor_part_id, transport, queried),
         loopback: AtomicU8::new(quirks::loopback(quirk, transport).to_byte()),
         async_taken: AtomicBool::new(false),
+        key_holder: AtomicPtr::new(null_mut()),
         attr: attr_of(&a),
     })
 }

@@ -123,7 +123,12 @@ impl Device {
         // Asked only now: udev renames devices, so their names do not tell the provider.
         let provider = ctx.quirk().map_or("", |q| q.name);
         match unlocked_by(provider, |var| std::env::var_os(var)) {
-            None => Ok(ctx),
+            None => {
+                if provider == "siw" {
+                    ctx.hold_siw_key();
+                }
+                Ok(ctx)
+            }
             Some(var) => Err(Error::refused(
                 "opening an RDMA device",
                 ErrorKind::Unsupported,

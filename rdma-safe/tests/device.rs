@@ -652,3 +652,20 @@ fn remote_memory_is_copied() {
     assert_eq!(out, [0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7]);
     assert_ne!(mr.rkey(), 0);
 }
+
+/// On siw the place of a queue's ring decides whether libsiw maps it: see `Context::hold_siw_key`.
+#[test]
+fn queue_pairs_can_be_made_wherever_their_rings_come_to_lie() {
+    let _one = one_at_a_time();
+    for depth in [64, 4096, 16_384] {
+        let ctx = open();
+        let pd = ctx.alloc_pd().unwrap();
+        let queues: Vec<_> = (0..4).map(|_| ctx.create_cq(depth).unwrap()).collect();
+        let cq = queues[0].cq_ref();
+        let small = QpConfig { send_depth: 1, recv_depth: 1, max_inline: 0 };
+        let made: Vec<_> = (0..(depth / 2).min(100))
+            .map(|n| pd.create_qp(&cq, &cq, &small).unwrap_or_else(|e| panic!("{n}: {e}")))
+            .collect();
+        drop(made);
+    }
+}
