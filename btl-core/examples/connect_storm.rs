@@ -4,6 +4,7 @@
 //! ```text
 //! connect_storm [--device NAME] [--addr IP] [--connects N] [--messages M]
 //!               [--peer-device NAME] [--peer-addr IP] [--via "COMMAND PREFIX"] [--stall SECONDS]
+//!               [--starter first|second|both|all]
 //! ```
 //! The second process is started by the first, through `--via` if given: with
 //! `--via "ip netns exec B" --peer-device siwb --peer-addr 10.9.0.2` it lives in another network
@@ -29,6 +30,8 @@ struct Args {
     connects: u64,
     messages: u64,
     stall: Duration,
+    /// Who connects: "first", "second", "both" at once, or "all" in turn.
+    starter: String,
     selection: Selection,
     peer_device: Option<String>,
     peer_addr: Option<String>,
@@ -46,6 +49,7 @@ fn args() -> Args {
         connects: 200,
         messages: 20_000,
         stall: Duration::from_secs(60),
+        starter: "all".into(),
         selection: Selection::default(),
         peer_device: None,
         peer_addr: None,
@@ -62,6 +66,7 @@ fn args() -> Args {
             "--connects" => args.connects = parse(&flag, &value),
             "--messages" => args.messages = parse(&flag, &value),
             "--stall" => args.stall = Duration::from_secs(parse(&flag, &value)),
+            "--starter" => args.starter = value,
             "--peer-device" => args.peer_device = Some(value),
             "--peer-addr" => args.peer_addr = Some(value),
             "--via" => args.via = value.split_whitespace().map(str::to_owned).collect(),
@@ -104,7 +109,10 @@ fn first(args: &Args) {
     let mut round = 0;
     while connects < args.connects {
         let mut told = false;
-        let starter = ["first", "second", "both"][(round % 3) as usize];
+        let starter = match args.starter.as_str() {
+            "all" => ["first", "second", "both"][(round % 3) as usize],
+            other => other,
+        };
         other.say(&format!("round {round} {starter}"));
         connect_round(&mut node, addr, round, starter != "second", |complete| {
             let line = other.heard();
@@ -217,15 +225,22 @@ fn connect_round(
     let peer_rank = u32::from(1 - me);
     let peer = add(node, peer_rank, addr);
     let (sent, got) = (Cell::new([false; CLASSES]), Cell::new([false; CLASSES]));
-    let mut posted = false;
+    // The second lane is asked for by both sides, one soon after the other.
+    let cross = (round / 3).is_multiple_of(2);
+    let mut posted = [false; CLASSES];
     let mut acknowledged = false;
     node.run(
         "a round of connects",
         Duration::from_secs(120),
         |node| {
-            if !posted && (starts || got.get().contains(&true)) {
-                posted = true;
-                for class in 0..CLASSES {
+            for class in 0..CLASSES {
+                // Who does not start answers: on the lane that was heard, or on all.
+                let answers = match cross {
+                    true => got.get().contains(&true),
+                    false => got.get()[class],
+                };
+                if !posted[class] && (starts || answers) {
+                    posted[class] = true;
                     let len = node.engine.max_payload(class as u8);
                     let len = if class == 0 { 100.min(len) } else { len };
                     match node.message(me, round * 2 + class as u64, len) {
