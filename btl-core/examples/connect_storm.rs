@@ -233,14 +233,14 @@ fn connect_round(
         "a round of connects",
         Duration::from_secs(120),
         |node| {
-            for class in 0..CLASSES {
+            for (class, posted) in posted.iter_mut().enumerate() {
                 // Who does not start answers: on the lane that was heard, or on all.
                 let answers = match cross {
                     true => got.get().contains(&true),
                     false => got.get()[class],
                 };
-                if !posted[class] && (starts || answers) {
-                    posted[class] = true;
+                if !*posted && (starts || answers) {
+                    *posted = true;
                     let len = node.engine.max_payload(class as u8);
                     let len = if class == 0 { 100.min(len) } else { len };
                     match node.message(me, round * 2 + class as u64, len) {
