@@ -1,7 +1,7 @@
 //! The invariants of lanes, computed from bytes, posts and polls alone.
 //!
 //! Names as in the table of the crate's front page. Nothing here uses `btl_core::credit` or
-//! `btl_core::wire`; the header is read by this crate's own [`frame`](crate::frame).
+//! `btl_core::wire`; the header is read by this crate's own [`frame`].
 use crate::frame::{self, FrameKind};
 
 /// An invariant.
