@@ -84,10 +84,13 @@ fn accept(broken: bool) {
     tell(&node.addr().to_string());
     let lines = lines_of(std::io::stdin());
     loop {
-        match node.poll() {
+        let event = node.poll();
+        if event.is_some() {
+            progress();
+        }
+        match event {
             Some(Event::PeerFailed { peer, .. }) => {
                 node.engine.remove_peer(peer);
-                progress();
             }
             Some(Event::Message { buf, .. }) => node.engine.release(buf),
             Some(_) => {}
