@@ -555,8 +555,8 @@ impl Driver {
         }
     }
 
-    /// Says goodbye at the connection manager's level. The id stays until the answer is there: with it the kernel would
-    /// forget to say it again if it was lost (InfiniBand and RoCE; cm_destroy_id cancels the repeats).
+    /// Says goodbye at the connection manager's level. The id stays until the answer is there: destroying it earlier
+    /// cancels the repeats of a goodbye that was lost (InfiniBand and RoCE; cm_destroy_id).
     fn drop_link(&mut self, link: Link) {
         let key = link.key();
         self.ids.remove(&key);

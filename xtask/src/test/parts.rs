@@ -209,10 +209,11 @@ fn device_programs(package: &str, features: &str) -> Result<Vec<cargo::Artifact>
     let mut wanted: Vec<&str> = features.split(',').collect();
     wanted.sort_unstable();
     let built = cargo::build(&args)?;
+    let metadata = metadata()?;
     Ok(built
         .into_iter()
         .filter(|artifact| artifact.kind == "test" && artifact.package == package)
-        .filter(|artifact| required_features(package, &artifact.name) == wanted)
+        .filter(|artifact| required_features(&metadata, package, &artifact.name) == wanted)
         .collect())
 }
 
@@ -278,8 +279,7 @@ fn device_packages() -> Result<Vec<String>> {
 }
 
 /// The features without which a test target is not built, sorted.
-fn required_features(package: &str, target: &str) -> Vec<String> {
-    let Ok(metadata) = metadata() else { return Vec::new() };
+fn required_features(metadata: &Value, package: &str, target: &str) -> Vec<String> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let targets = packages
         .filter(|p| p["name"] == package)
