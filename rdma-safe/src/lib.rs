@@ -41,6 +41,7 @@
 //! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `qp`,
 //! `post`, and `error` for getrlimit(2). The others forbid it.
 
+mod can;
 mod caps;
 mod channel;
 mod context;
@@ -78,7 +79,7 @@ pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
 pub use pd::ProtectionDomain;
 pub use post::{PostError, Why};
 pub use qp::QueuePair;
-pub use qp_attr::{QpAttr, QpConfig, QpState, SendFlags};
+pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};
 pub use slot::Slot;
 pub use wc::{Done, Op, Wc, WcStatus};
 

@@ -2,6 +2,7 @@
 //!
 //! This is the message path: no allocation, no lock, no atomic read-modify-write.
 
+use crate::can::{CAN_RECV, CAN_SEND, CAN_WRITE};
 use crate::error::errno_of;
 use crate::pd::PdInner;
 use crate::qp::QueuePair;
@@ -28,6 +29,9 @@ pub enum Why {
     TooLong,
     /// The queue pair is not in a state for this: receives need INIT, sends an established connection.
     NotConnected,
+    /// The kind of queue pair, or the device, has no such operation: a datagram needs an address, UC has no reads,
+    /// XRC has no receives of its own, and not every device has atomics or windows.
+    WrongKind,
     /// The queue pair has failed; close it.
     Broken,
     /// The slot belongs to another protection domain.
@@ -48,6 +52,9 @@ impl fmt::Display for Why {
             Why::NotConnected => f.write_str(
                 "not connected yet: receives need INIT, sends an established connection",
             ),
+            Why::WrongKind => {
+                f.write_str("this kind of queue pair, or this device, has no such operation")
+            }
             Why::Broken => f.write_str("the queue pair has failed: close it"),
             Why::WrongDomain => f.write_str("the slot belongs to another protection domain"),
             Why::NoSuchQp => f.write_str("no such queue pair in this group"),
@@ -80,10 +87,8 @@ impl QueuePair {
     #[inline]
     pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
         let (addr, length, lkey) = slot.wire();
-        if !matches!(self.state, QpState::Init | QpState::ReadyToReceive | QpState::ReadyToSend)
-            || !slot.is_of(self.domain())
-        {
-            return Err(self.refused(Some(slot)));
+        if self.can & CAN_RECV == 0 || !slot.is_of(self.domain()) {
+            return Err(self.refused(CAN_RECV, Some(slot)));
         }
         let id = match self.recvs.put(Some(slot)) {
             Ok(id) => id,
@@ -114,8 +119,8 @@ impl QueuePair {
         flags: SendFlags,
     ) -> std::result::Result<(), PostError> {
         let (addr, capacity, lkey) = slot.wire();
-        if self.state != QpState::ReadyToSend || !slot.is_of(self.domain()) {
-            return Err(self.refused(Some(slot)));
+        if self.can & CAN_SEND == 0 || !slot.is_of(self.domain()) {
+            return Err(self.refused(CAN_SEND, Some(slot)));
         }
         let limit = match flags.contains(SendFlags::INLINE) {
             true => self.max_inline.min(capacity as usize),
@@ -148,8 +153,8 @@ impl QueuePair {
         data: &[u8],
         flags: SendFlags,
     ) -> std::result::Result<(), PostError> {
-        if self.state != QpState::ReadyToSend {
-            return Err(self.refused(None));
+        if self.can & CAN_SEND == 0 {
+            return Err(self.refused(CAN_SEND, None));
         }
         if data.len() > self.max_inline {
             return Err(PostError { why: Why::TooLong, slot: None });
@@ -175,8 +180,8 @@ impl QueuePair {
     /// # Errors
     /// As [`post_send`](Self::post_send).
     pub fn post_empty_write(&mut self) -> std::result::Result<(), PostError> {
-        if self.state != QpState::ReadyToSend {
-            return Err(self.refused(None));
+        if self.can & CAN_WRITE == 0 {
+            return Err(self.refused(CAN_WRITE, None));
         }
         let Ok(wr_id) = self.sends.put(None, true) else {
             return Err(PostError { why: Why::Full, slot: None });
@@ -240,22 +245,21 @@ impl QueuePair {
     #[cold]
     #[inline(never)]
     fn broke(&mut self, rc: i32) -> PostError {
-        self.state = QpState::Error;
+        self.set_state(QpState::Error);
         PostError { why: Why::Device(errno_of(rc)), slot: None }
     }
 
     #[cold]
     #[inline(never)]
-    fn refused(&self, slot: Option<Slot>) -> PostError {
-        let why = match self.state {
-            QpState::Error => Why::Broken,
-            QpState::ReadyToSend => Why::WrongDomain,
-            QpState::Init | QpState::ReadyToReceive
-                if slot.as_ref().is_some_and(|s| !s.is_of(self.domain())) =>
-            {
-                Why::WrongDomain
-            }
-            _ => Why::NotConnected,
+    fn refused(&self, need: u8, slot: Option<Slot>) -> PostError {
+        let why = if self.state() == QpState::Error {
+            Why::Broken
+        } else if self.ever() & need == 0 {
+            Why::WrongKind
+        } else if self.can & need == 0 {
+            Why::NotConnected
+        } else {
+            Why::WrongDomain
         };
         PostError { why, slot }
     }
@@ -274,7 +278,8 @@ impl QueuePair {
     pub(crate) fn redeem(&mut self, wc: &mut Wc) -> Option<Done> {
         let id = wc.0.wr_id;
         let status = wc.status();
-        let (slot, op, byte_len) = match kind_of(id)? {
+        let queue = kind_of(id)?;
+        let (slot, op, byte_len) = match queue {
             Kind::Send => (self.sends.redeem(id)?, Op::Send, 0),
             Kind::Recv => {
                 let slot = self.recvs.redeem(id)?;
@@ -288,7 +293,7 @@ impl QueuePair {
             _ => 0,
         };
         if !status.is_ok() {
-            self.state = QpState::Error;
+            self.note_failure(queue);
         }
         Some(Done { slot, op, status, byte_len, vendor_err: wc.0.vendor_err })
     }

@@ -1,4 +1,4 @@
-//! Reliable connected queue pairs: how they are made, moved between states and destroyed. Posting is in `post`.
+//! Queue pairs: how they are made, moved between states and destroyed. Posting is in `post`.
 //!
 //! What providers do wrong and how it is absorbed here:
 //! * A failed post may leave the request in the ring (siw, rxe): the slot stays, the queue pair takes no more posts.
@@ -13,10 +13,11 @@
 //!
 //! In a child after fork(2) the queues are shared with the parent: do nothing but exec or _exit there.
 
+use crate::can;
 use crate::cq::{CqInner, CqRef};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::qp_attr::{QpAttr, QpConfig, QpState};
+use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
 use crate::ring::{DEPTH_MAX, Kind, Ring, SERIAL_MAX, SendRing};
 use crate::slot::Slot;
 use crate::{Caps, Context};
@@ -35,13 +36,17 @@ const SIW_ZERO_COPY: usize = 4096;
 
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
-/// A reliable connected queue pair. `Send`: it may be used from any one thread at a time.
+/// A queue pair. `Send`: it may be used from any one thread at a time.
 ///
 /// Dropping it destroys it and frees its slots; [`close`](Self::close) gives them back instead. Both may block while
 /// the connection manager is in a blocking call for it (siw's `rdma_connect`).
 pub struct QueuePair {
     pub(crate) raw: NonNull<ibv_qp>,
-    pub(crate) state: QpState,
+    /// What may be posted now: `CAN_` bits of `can`, recomputed by `set_state`.
+    pub(crate) can: u8,
+    /// What may ever be posted.
+    ever: u8,
+    state: QpState,
     pub(crate) small: u32,
     pub(crate) max_inline: usize,
     pub(crate) signal_from: usize,
@@ -87,6 +92,8 @@ impl QueuePair {
         let max_inline = attr.cap.max_inline_data;
         Ok(QueuePair {
             raw,
+            can: 0,
+            ever: can::ever(config.kind, ctx.caps()),
             state: QpState::Reset,
             small: SMALL.min(max_inline),
             max_inline: max_inline as usize,
@@ -140,7 +147,7 @@ impl QueuePair {
         let rc = unsafe { (self.pd.ctx.0.verbs.modify_qp)(self.raw.as_ptr(), &mut raw, attr.mask) };
         Error::check("ibv_modify_qp", rc)?;
         if let Some(t) = target {
-            self.state = t;
+            self.set_state(t);
         }
         Ok(())
     }
@@ -163,7 +170,7 @@ impl QueuePair {
                 Err(self.wrong_state("mark_connected", "the queue pair has failed"))
             }
             _ => {
-                self.state = QpState::ReadyToSend;
+                self.set_state(QpState::ReadyToSend);
                 Ok(())
             }
         }
@@ -176,13 +183,40 @@ impl QueuePair {
     /// The errno of the modify; posts are refused from here on even then.
     pub fn to_error(&mut self) -> Result<()> {
         let done = self.modify(&QpAttr::state_only(ibv_qp_state::IBV_QPS_ERR));
-        self.state = QpState::Error;
+        self.set_state(QpState::Error);
         done
+    }
+
+    /// The only way the state changes, so that `can` is always right.
+    pub(crate) fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        self.can = can::now(self.ever, state);
+    }
+
+    /// A send or a receive completed with an error.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_failure(&mut self, queue: Kind) {
+        let unreliable = matches!(self.config.kind, QpKind::Uc | QpKind::Ud);
+        let sends_only = queue == Kind::Send && unreliable;
+        self.set_state(match self.state {
+            // InfiniBand 1.2.1, 10.3.1.7: the receive queue works on. If the device has stopped that too, receives
+            // come back flushed.
+            QpState::ReadyToSend | QpState::Draining | QpState::SendQueueError if sends_only => {
+                QpState::SendQueueError
+            }
+            _ => QpState::Error,
+        });
     }
 
     #[cold]
     fn wrong_state(&self, op: &'static str, hint: &str) -> Error {
         Error::refused(op, ErrorKind::WrongState, format!("{hint} (state {:?})", self.state))
+    }
+
+    /// What may be posted in the right state: `CAN_` bits.
+    pub(crate) fn ever(&self) -> u8 {
+        self.ever
     }
 
     /// State as this crate knows it.
@@ -368,11 +402,11 @@ fn init_attr(
         cap: ibv_qp_cap {
             max_send_wr: config.send_depth,
             max_recv_wr: config.recv_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
+            max_send_sge: config.max_send_sge,
+            max_recv_sge: config.max_recv_sge,
             max_inline_data,
         },
-        qp_type: ibv_qp_type::IBV_QPT_RC,
+        qp_type: config.kind.raw(),
         sq_sig_all: 0,
     }
 }

@@ -5,9 +5,42 @@
 use bitflags::bitflags;
 use rdma_sys::*;
 
-/// Sizes of a queue pair. Requests have one scatter element each.
+/// What a queue pair speaks (ibv_create_qp(3)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum QpKind {
+    /// Reliable, connected to one peer: everything can be posted.
+    #[default]
+    Rc,
+    /// Unreliable, connected to one peer: sends and writes, in order, each whole or not at all.
+    Uc,
+    /// Unreliable datagrams to anybody: sends of at most one packet, each with its receiver's address.
+    Ud,
+    /// The sending half of an extended reliable connection: no receives of its own.
+    XrcSend,
+    /// Whole Ethernet frames.
+    RawPacket,
+}
+
+impl QpKind {
+    pub(crate) fn raw(self) -> ibv_qp_type {
+        match self {
+            QpKind::Rc => ibv_qp_type::IBV_QPT_RC,
+            QpKind::Uc => ibv_qp_type::IBV_QPT_UC,
+            QpKind::Ud => ibv_qp_type::IBV_QPT_UD,
+            QpKind::XrcSend => ibv_qp_type::IBV_QPT_XRC_SEND,
+            QpKind::RawPacket => ibv_qp_type::IBV_QPT_RAW_PACKET,
+        }
+    }
+}
+
+/// Kind and sizes of a queue pair.
+///
+/// Made from the default: `QpConfig { send_depth: 8, ..QpConfig::default() }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QpConfig {
+    /// What it speaks.
+    pub kind: QpKind,
     /// Most sends in flight; at least 1.
     pub send_depth: u32,
     /// Most receives in flight; at least 1.
@@ -15,12 +48,23 @@ pub struct QpConfig {
     /// Longest inline send wanted, bytes; 0 for none, which devices without inline sends need. Else at least 32 are asked
     /// for. What the device granted is [`QueuePair::max_inline`](crate::QueuePair::max_inline).
     pub max_inline: u32,
+    /// Most pieces one send gathers from; at least 1.
+    pub max_send_sge: u32,
+    /// Most pieces one receive scatters to; at least 1.
+    pub max_recv_sge: u32,
 }
 
 impl Default for QpConfig {
-    /// 64 sends, 64 receives, 64 bytes inline.
+    /// Reliable connected; 64 sends, 64 receives, 64 bytes inline, one piece for each request.
     fn default() -> QpConfig {
-        QpConfig { send_depth: 64, recv_depth: 64, max_inline: 64 }
+        QpConfig {
+            kind: QpKind::Rc,
+            send_depth: 64,
+            recv_depth: 64,
+            max_inline: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+        }
     }
 }
 
@@ -57,8 +101,10 @@ pub enum QpState {
     ReadyToReceive,
     /// Connected: sends and receives can be posted.
     ReadyToSend,
-    /// Send queue being drained: no posts.
+    /// Send queue being drained: no sends.
     Draining,
+    /// The send queue has failed and the receive queue works on (UC and UD): no sends.
+    SendQueueError,
     /// Failed, or a post failed: no posts; slots come back with flush completions or from `close`.
     Error,
 }
@@ -71,6 +117,7 @@ impl QpState {
             ibv_qp_state::IBV_QPS_RTR => QpState::ReadyToReceive,
             ibv_qp_state::IBV_QPS_RTS => QpState::ReadyToSend,
             ibv_qp_state::IBV_QPS_SQD => QpState::Draining,
+            ibv_qp_state::IBV_QPS_SQE => QpState::SendQueueError,
             _ => QpState::Error,
         }
     }

@@ -45,7 +45,7 @@ fn posting_polling_and_redeeming_allocate_nothing() {
     let pd = fake.ctx.alloc_pd().unwrap();
     let mut group = PollGroup::new(fake.ctx.create_cq(64).unwrap());
     let cq = group.cq_ref();
-    let config = QpConfig { send_depth: 8, recv_depth: 8, max_inline: 64 };
+    let config = QpConfig { send_depth: 8, recv_depth: 8, max_inline: 64, ..QpConfig::default() };
     let mut a = pd.create_qp(&cq, &cq, &config).unwrap();
     let mut b = pd.create_qp(&cq, &cq, &config).unwrap();
     fake.connect(a.qp_num(), b.qp_num());

@@ -19,7 +19,7 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 fn config(send_depth: u32, recv_depth: u32) -> QpConfig {
-    QpConfig { send_depth, recv_depth, max_inline: 64 }
+    QpConfig { send_depth, recv_depth, max_inline: 64, ..QpConfig::default() }
 }
 
 fn pattern(slot: &mut [u8], seed: u8) {
@@ -662,7 +662,7 @@ fn queue_pairs_can_be_made_wherever_their_rings_come_to_lie() {
         let pd = ctx.alloc_pd().unwrap();
         let queues: Vec<_> = (0..4).map(|_| ctx.create_cq(depth).unwrap()).collect();
         let cq = queues[0].cq_ref();
-        let small = QpConfig { send_depth: 1, recv_depth: 1, max_inline: 0 };
+        let small = QpConfig { send_depth: 1, recv_depth: 1, max_inline: 0, ..QpConfig::default() };
         let made: Vec<_> = (0..(depth / 2).min(100))
             .map(|n| pd.create_qp(&cq, &cq, &small).unwrap_or_else(|e| panic!("{n}: {e}")))
             .collect();

@@ -8,7 +8,7 @@ use rdma_safe::*;
 const SIG: SendFlags = SendFlags::empty();
 
 fn config() -> QpConfig {
-    QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64 }
+    QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64, ..QpConfig::default() }
 }
 
 struct Rig {

@@ -17,7 +17,7 @@ struct Rig {
 }
 
 fn config(depth: u32) -> QpConfig {
-    QpConfig { send_depth: depth, recv_depth: depth, max_inline: 64 }
+    QpConfig { send_depth: depth, recv_depth: depth, max_inline: 64, ..QpConfig::default() }
 }
 
 /// Connects by number, and tells the queue pairs.

@@ -90,6 +90,7 @@ impl Workshop {
             send_depth: u32::from(lane.send_depth) + u32::from(nudge),
             recv_depth: u32::from(lane.depth),
             max_inline: INLINE,
+            ..QpConfig::default()
         };
         let (qp, group) = self.make_qp(&sizes).map_err(|e| e.to_string())?;
         let qp = VerbsQp { qp, group, nudge };

@@ -26,7 +26,8 @@ impl Stranger {
             Device::by_name(&device).and_then(|d| d.open()).unwrap_or_else(|e| die(&e.to_string()));
         let cq = context.create_cq(64).unwrap_or_else(|e| die(&e.to_string()));
         let pd = context.alloc_pd().unwrap_or_else(|e| die(&e.to_string()));
-        let config = QpConfig { send_depth: 16, recv_depth: 16, max_inline: 0 };
+        let config =
+            QpConfig { send_depth: 16, recv_depth: 16, max_inline: 0, ..QpConfig::default() };
         let made = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config);
         let qp = made.unwrap_or_else(|e| die(&e.to_string()));
         let slots = pd.slots(16 << 10, 20).unwrap_or_else(|e| die(&e.to_string()));

@@ -82,7 +82,8 @@ impl Side {
         let context = open();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq_with(16, &context.completion_channel().unwrap()).unwrap();
-        let config = QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64 };
+        let config =
+            QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64, ..QpConfig::default() };
         let qp = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config).unwrap();
         Self { qp, cq, pd, context, waiting: Vec::new() }
     }
