@@ -130,6 +130,10 @@ fn collect(dir: &Path, root: &Path, files: &mut Vec<File>) -> Result<()> {
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name == ".git" {
+            // A folder, or in a linked working copy a file that names one.
+            continue;
+        }
         if path.is_dir() {
             let skip = name == "target"
                 || name.starts_with('.') && !matches!(name.as_str(), ".ci" | ".cargo");

@@ -2,6 +2,7 @@
 
 mod bad;
 mod count;
+mod full;
 mod mpi;
 mod parts;
 mod storm;
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// 10,000 connects and 1,000,000 messages where it is a tenth otherwise
     #[arg(long)]
     soak: bool,
+    /// Also what is only needed before a release: packages, sets of features, compatibility
+    #[arg(long)]
+    full: bool,
     /// The kind of machine with soft devices [default: the first that works here]
     #[arg(long, value_enum)]
     guest: Option<Kind>,
@@ -39,6 +43,8 @@ pub(crate) struct Args {
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Only with `--full`, or when named.
+    pub(crate) full: bool,
     pub(crate) run: fn(&mut Bench) -> Result<Count>,
 }
 
@@ -84,7 +90,8 @@ impl Bench {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.list {
         for part in parts::ALL {
-            println!("{:14} {}", part.name, part.about);
+            let full = if part.full { " (with --full)" } else { "" };
+            println!("{:14} {}{full}", part.name, part.about);
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -94,7 +101,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let chosen: Vec<&Part> = parts::ALL
         .iter()
-        .filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name))
+        .filter(|part| match args.only.as_slice() {
+            [] => args.full || !part.full,
+            names => names.iter().any(|name| name == part.name),
+        })
         .collect();
     let logs = paths::target().join("xtask-test");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;

@@ -6,64 +6,55 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, bad, mpi, storm};
+use super::{Bench, Count, Part, bad, full, mpi, storm};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job};
 use crate::{cargo, exec, tidy};
 
 /// All of them, in the order in which they run: what is quick and what everything else rests on first.
 pub(crate) const ALL: &[Part] = &[
-    Part { name: "tidy", about: "the rules of structure and style", run: tidy_rules },
-    Part { name: "unit", about: "unit and integration tests that need no device", run: unit },
-    Part { name: "doc", about: "the examples in the documentation", run: doc },
-    Part { name: "layout", about: "the raw bindings against the installed headers", run: layout },
-    Part {
-        name: "btl",
-        about: "the Open MPI component against its headers, and under mpirun without devices",
-        run: btl,
-    },
-    Part { name: "sim", about: "the shipped engine on simulated devices", run: sim },
-    Part {
-        name: "device-siw",
-        about: "device tests on soft iWARP",
-        run: |bench| device(bench, Device::Siw),
-    },
-    Part {
-        name: "device-rxe",
-        about: "device tests on soft RoCE",
-        run: |bench| device(bench, Device::Rxe),
-    },
-    Part {
-        name: "storm-siw",
-        about: "thousands of connects and messages on soft iWARP",
-        run: |bench| storm::run(bench, Device::Siw),
-    },
-    Part {
-        name: "storm-rxe",
-        about: "thousands of connects and messages on soft RoCE",
-        run: |bench| storm::run(bench, Device::Rxe),
-    },
-    Part {
-        name: "mpi-siw",
-        about: "MPI programs over the BTL on soft iWARP",
-        run: |bench| mpi::run(bench, Device::Siw),
-    },
-    Part {
-        name: "mpi-rxe",
-        about: "MPI programs over the BTL on soft RoCE",
-        run: |bench| mpi::run(bench, Device::Rxe),
-    },
-    Part {
-        name: "bad-siw",
-        about: "MPI where something is missing or wrong, on soft iWARP",
-        run: |bench| bad::run(bench, Device::Siw),
-    },
-    Part {
-        name: "bad-rxe",
-        about: "MPI where something is missing or wrong, on soft RoCE",
-        run: |bench| bad::run(bench, Device::Rxe),
-    },
+    part("tidy", "the rules of structure and style", tidy_rules),
+    part("unit", "unit and integration tests that need no device", unit),
+    part("doc", "the examples in the documentation", doc),
+    part("docs", "the documentation without a warning, here and as docs.rs builds it", full::docs),
+    part("readme", "the README's programs compile", full::readme),
+    part("layout", "the raw bindings against the installed headers", layout),
+    part(
+        "btl",
+        "the Open MPI component against its headers, and under mpirun without devices",
+        btl,
+    ),
+    part("sim", "the shipped engine on simulated devices", sim),
+    part("device-siw", "device tests on soft iWARP", |bench| device(bench, Device::Siw)),
+    part("device-rxe", "device tests on soft RoCE", |bench| device(bench, Device::Rxe)),
+    part("storm-siw", "thousands of connects and messages on soft iWARP", |bench| {
+        storm::run(bench, Device::Siw)
+    }),
+    part("storm-rxe", "thousands of connects and messages on soft RoCE", |bench| {
+        storm::run(bench, Device::Rxe)
+    }),
+    part("mpi-siw", "MPI programs over the BTL on soft iWARP", |bench| {
+        mpi::run(bench, Device::Siw)
+    }),
+    part("mpi-rxe", "MPI programs over the BTL on soft RoCE", |bench| mpi::run(bench, Device::Rxe)),
+    part("bad-siw", "MPI where something is missing or wrong, on soft iWARP", |bench| {
+        bad::run(bench, Device::Siw)
+    }),
+    part("bad-rxe", "MPI where something is missing or wrong, on soft RoCE", |bench| {
+        bad::run(bench, Device::Rxe)
+    }),
+    Part { full: true, ..part("publish", "the packages for crates.io", full::publish) },
+    Part { full: true, ..part("features", "every set of features compiles", full::features) },
+    Part { full: true, ..part("semver", "no break of compatibility unnoticed", full::semver) },
 ];
+
+const fn part(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Bench) -> Result<Count>,
+) -> Part {
+    Part { name, about, full: false, run }
+}
 
 /// Packages that must have device tests: one that lost them is noticed.
 const WITH_DEVICE_TESTS: &[&str] = &["rdma-safe", "rdma-cm"];
