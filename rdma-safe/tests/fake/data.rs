@@ -140,6 +140,7 @@ impl State {
                 false => q.overflowed = true,
             }
         }
+        self.notify(cq);
     }
 
     fn registered(&mut self, r: &Request) -> bool {

@@ -7,6 +7,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 mod data;
+mod events;
 mod objects;
 
 use rdma_safe::Context;
@@ -44,6 +45,10 @@ pub(crate) struct Faults {
     pub(crate) byte_len: u32,
     /// `poll_cq` fails with this (negative) return.
     pub(crate) poll_fails: i32,
+    /// `destroy_comp_channel` fails and the channel stays.
+    pub(crate) destroy_channel_fails: bool,
+    /// Every set-up and tear-down call fails with this errno (EIO: the device was removed).
+    pub(crate) gone: i32,
 }
 
 #[derive(Clone, Copy)]
@@ -65,6 +70,8 @@ struct Qp {
     sends: VecDeque<Request>,
     recvs: VecDeque<Request>,
     failed: bool,
+    /// Address of the `ibv_qp`.
+    raw: usize,
 }
 
 #[derive(Default)]
@@ -74,6 +81,13 @@ struct Cq {
     overflowed: bool,
     armed: bool,
     entries: VecDeque<ibv_wc>,
+    /// Address of the `ibv_cq`.
+    raw: usize,
+    /// Address and descriptor of the channel it reports to; 0 for none.
+    channel: usize,
+    channel_fd: i32,
+    /// Events read and not acknowledged.
+    unacknowledged: u32,
 }
 
 struct Mr {
@@ -88,6 +102,8 @@ pub(crate) struct State {
     qps: BTreeMap<u32, Qp>,
     cqs: BTreeMap<usize, Cq>,
     mrs: BTreeMap<u32, Mr>,
+    channels: BTreeMap<usize, events::Channel>,
+    asynchronous: events::Async,
     next_key: u32,
     pds: u32,
     /// What no correct user makes a device do.
@@ -137,7 +153,9 @@ impl Fake {
             req_notify_cq: Some(data::req_notify_cq),
             ..ibv_context_ops::default()
         };
-        let base = ibv_context { device: &mut *device, ops, ..ibv_context::default() };
+        let async_fd = events::counter();
+        lock(&state).asynchronous.fd = async_fd;
+        let base = ibv_context { device: &mut *device, ops, async_fd, ..ibv_context::default() };
         let raw = Box::into_raw(Box::new(FakeContext { base, device, state: Arc::clone(&state) }));
         // SAFETY: a fresh context of this provider; close_device frees it.
         let ctx = unsafe { Context::from_raw(raw.cast(), &VERBS) }.unwrap();
@@ -199,5 +217,10 @@ impl State {
     /// Queue pairs, completion queues, regions and domains that exist.
     pub(crate) fn alive(&self) -> (usize, usize, usize, u32) {
         (self.qps.len(), self.cqs.len(), self.mrs.len(), self.pds)
+    }
+
+    /// Completion channels that exist.
+    pub(crate) fn channels_alive(&self) -> usize {
+        self.channels.len()
     }
 }

@@ -1,5 +1,6 @@
 //! The fake's objects: made, destroyed, and refused to be destroyed while in use.
 
+use super::events::*;
 use super::{Cq, FakeContext, Mr, Qp, lock, state_of};
 use rdma_safe::seam::Verbs;
 use rdma_sys::*;
@@ -15,17 +16,17 @@ pub(super) const VERBS: Verbs = Verbs {
     dealloc_pd,
     reg_mr,
     dereg_mr,
-    create_comp_channel: |_| null_mut(),
-    destroy_comp_channel: |_| libc::EINVAL,
+    create_comp_channel,
+    destroy_comp_channel,
     create_cq,
     destroy_cq,
-    get_cq_event: |_, _, _| -1,
-    ack_cq_events: |_, _| {},
+    get_cq_event,
+    ack_cq_events,
     create_qp,
     modify_qp: |_, _, _| 0,
     destroy_qp,
-    get_async_event: |_, _| -1,
-    ack_async_event: |_| {},
+    get_async_event,
+    ack_async_event,
 };
 
 fn set_errno(e: c_int) {
@@ -37,8 +38,8 @@ unsafe fn close_device(ctx: *mut ibv_context) -> c_int {
     {
         let mut s = lock(state_of(ctx));
         s.closed = true;
-        if s.alive() != (0, 0, 0, 0) {
-            let left = s.alive();
+        if s.alive() != (0, 0, 0, 0) || s.channels_alive() != 0 {
+            let left = (s.alive(), s.channels_alive());
             s.violations.push(format!("closed with {left:?} left"));
         }
     }
@@ -65,15 +66,20 @@ unsafe fn query_port(_: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) ->
 }
 
 unsafe fn alloc_pd(ctx: *mut ibv_context) -> *mut ibv_pd {
-    lock(state_of(ctx)).pds += 1;
+    let mut s = lock(state_of(ctx));
+    if s.faults.gone != 0 {
+        set_errno(s.faults.gone);
+        return null_mut();
+    }
+    s.pds += 1;
     Box::into_raw(Box::new(ibv_pd { context: ctx, ..ibv_pd::default() }))
 }
 
 unsafe fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: a live PD.
     let mut s = lock(state_of(unsafe { (*pd).context }));
-    if s.faults.dealloc_fails {
-        return libc::EBUSY;
+    if s.faults.dealloc_fails || s.faults.gone != 0 {
+        return if s.faults.gone != 0 { s.faults.gone } else { libc::EBUSY };
     }
     s.pds -= 1;
     // SAFETY: made by alloc_pd, freed once.
@@ -85,8 +91,8 @@ unsafe fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, len: usize, _access: c_int)
     // SAFETY: a live PD.
     let ctx = unsafe { (*pd).context };
     let mut s = lock(state_of(ctx));
-    if s.faults.reg_mr_fails {
-        set_errno(libc::ENOMEM);
+    if s.faults.reg_mr_fails || s.faults.gone != 0 {
+        set_errno(if s.faults.gone != 0 { s.faults.gone } else { libc::ENOMEM });
         return null_mut();
     }
     s.next_key += 1;
@@ -99,8 +105,8 @@ unsafe fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: a live MR.
     let (ctx, key) = unsafe { ((*mr).context, (*mr).lkey) };
     let mut s = lock(state_of(ctx));
-    if s.faults.dereg_fails {
-        return libc::EBUSY;
+    if s.faults.dereg_fails || s.faults.gone != 0 {
+        return if s.faults.gone != 0 { s.faults.gone } else { libc::EBUSY };
     }
     s.mrs.remove(&key);
     // SAFETY: made by reg_mr, freed once.
@@ -112,13 +118,24 @@ unsafe fn create_cq(
     ctx: *mut ibv_context,
     cqe: c_int,
     cookie: *mut c_void,
-    _channel: *mut ibv_comp_channel,
+    channel: *mut ibv_comp_channel,
     _vector: c_int,
 ) -> *mut ibv_cq {
-    let cq = Box::new(ibv_cq { context: ctx, cq_context: cookie, cqe, ..ibv_cq::default() });
-    let raw = Box::into_raw(cq);
-    let depth = cqe as usize;
-    lock(state_of(ctx)).cqs.insert(raw.addr(), Cq { depth, ..Cq::default() });
+    let mut s = lock(state_of(ctx));
+    if s.faults.gone != 0 {
+        set_errno(s.faults.gone);
+        return null_mut();
+    }
+    let cq = ibv_cq { context: ctx, cq_context: cookie, cqe, channel, ..ibv_cq::default() };
+    let raw = Box::into_raw(Box::new(cq));
+    // SAFETY: a live channel, if there is one.
+    let channel_fd = if channel.is_null() { -1 } else { unsafe { (*channel).fd } };
+    if let Some(c) = s.channels.get_mut(&channel.addr()) {
+        c.users += 1;
+    }
+    let (depth, channel) = (cqe as usize, channel.addr());
+    let q = Cq { depth, raw: raw.expose_provenance(), channel, channel_fd, ..Cq::default() };
+    s.cqs.insert(raw.addr(), q);
     raw
 }
 
@@ -130,10 +147,17 @@ unsafe fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         s.violations.push("destroy of a completion queue in use".into());
         return libc::EBUSY;
     }
-    if s.faults.destroy_cq_fails {
+    if s.faults.destroy_cq_fails || s.faults.gone != 0 {
         return libc::EIO;
     }
-    s.cqs.remove(&cq.addr());
+    if s.forget_events_of(cq.addr()) {
+        s.violations.push("destroy of a completion queue that waits for an acknowledgement".into());
+    }
+    if let Some(q) = s.cqs.remove(&cq.addr())
+        && let Some(c) = s.channels.get_mut(&q.channel)
+    {
+        c.users -= 1;
+    }
     // SAFETY: made by create_cq, freed once.
     drop(unsafe { Box::from_raw(cq) });
     0
@@ -143,8 +167,8 @@ unsafe fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp
     // SAFETY: a live PD and complete attributes.
     let (ctx, attr) = unsafe { ((*pd).context, &mut *attr) };
     let mut s = lock(state_of(ctx));
-    if s.faults.create_qp_fails != 0 {
-        set_errno(s.faults.create_qp_fails);
+    if s.faults.create_qp_fails | s.faults.gone != 0 {
+        set_errno(s.faults.create_qp_fails | s.faults.gone);
         return null_mut();
     }
     attr.cap.max_inline_data = 64;
@@ -156,27 +180,32 @@ unsafe fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp
             q.users += 1;
         }
     }
-    s.qps.insert(n, Qp { send_cq, recv_cq, ..Qp::default() });
     let qp = ibv_qp {
         context: ctx,
+        qp_context: attr.qp_context,
         pd,
         qp_num: n,
         send_cq: attr.send_cq,
         recv_cq: attr.recv_cq,
         ..ibv_qp::default()
     };
-    Box::into_raw(Box::new(qp))
+    let raw = Box::into_raw(Box::new(qp));
+    s.qps.insert(n, Qp { send_cq, recv_cq, raw: raw.expose_provenance(), ..Qp::default() });
+    raw
 }
 
 unsafe fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: a live QP.
     let (ctx, n) = unsafe { ((*qp).context, (*qp).qp_num) };
     let mut s = lock(state_of(ctx));
-    if s.faults.destroy_qp_fails != 0 {
-        return s.faults.destroy_qp_fails;
+    if s.faults.destroy_qp_fails | s.faults.gone != 0 {
+        return s.faults.destroy_qp_fails | s.faults.gone;
     }
     if s.faults.flush_on_destroy {
         s.flush(n);
+    }
+    if s.forget_events_of(qp.addr()) {
+        s.violations.push("destroy of a queue pair that waits for an acknowledgement".into());
     }
     let Some(q) = s.qps.remove(&n) else {
         s.violations.push("destroy of a dead queue pair".into());
