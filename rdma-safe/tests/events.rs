@@ -11,7 +11,7 @@ const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(10);
 
 fn config() -> QpConfig {
-    QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64 }
+    QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64, ..QpConfig::default() }
 }
 
 /// Every event is acknowledged as it is read, else the fake reports that a destruction would wait for ever.
