@@ -1,4 +1,4 @@
-//! What a device is and can do: transport, capability flags, loopback.
+//! What a device is and can do: transport and capability flags.
 
 #![forbid(unsafe_code)]
 
@@ -55,91 +55,5 @@ bitflags! {
         /// (siw answers the connect before it listens to the socket):
         /// [`post_empty_write`](crate::QueuePair::post_empty_write) makes the peer look.
         const NUDGE_AFTER_ACCEPT = 1 << 11;
-    }
-}
-
-/// Where a statement about loopback comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LoopbackSource {
-    /// A file or argument of the user.
-    Override,
-    /// A live connection of the device to itself.
-    Probe,
-    /// The quirk table.
-    Table,
-    /// A rule of the transport: InfiniBand requires loopback, RoCE devices have it.
-    Rule,
-}
-
-/// Whether a device can connect to its own address.
-///
-/// It is never about 127/8, ::1 or a wildcard: those work on no transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LoopbackSupport {
-    /// It can.
-    Yes(LoopbackSource),
-    /// It cannot.
-    No(LoopbackSource),
-    /// Not known before a probe.
-    Unknown,
-}
-
-impl LoopbackSupport {
-    /// True only for a definite yes.
-    pub fn is_yes(self) -> bool {
-        matches!(self, LoopbackSupport::Yes(_))
-    }
-
-    /// Where the answer comes from; `None` for `Unknown`.
-    pub fn source(self) -> Option<LoopbackSource> {
-        match self {
-            LoopbackSupport::Yes(s) | LoopbackSupport::No(s) => Some(s),
-            LoopbackSupport::Unknown => None,
-        }
-    }
-
-    /// One byte for the atomic in the context.
-    pub(crate) fn to_byte(self) -> u8 {
-        let source = |s| match s {
-            LoopbackSource::Override => 1,
-            LoopbackSource::Probe => 2,
-            LoopbackSource::Table => 3,
-            LoopbackSource::Rule => 4,
-        };
-        match self {
-            LoopbackSupport::Unknown => 0,
-            LoopbackSupport::Yes(s) => 0x10 | source(s),
-            LoopbackSupport::No(s) => 0x20 | source(s),
-        }
-    }
-
-    pub(crate) fn from_byte(byte: u8) -> LoopbackSupport {
-        let source = match byte & 0xf {
-            1 => LoopbackSource::Override,
-            2 => LoopbackSource::Probe,
-            3 => LoopbackSource::Table,
-            _ => LoopbackSource::Rule,
-        };
-        match byte & 0xf0 {
-            0x10 => LoopbackSupport::Yes(source),
-            0x20 => LoopbackSupport::No(source),
-            _ => LoopbackSupport::Unknown,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_survives_the_byte() {
-        use LoopbackSource::*;
-        for s in [Override, Probe, Table, Rule] {
-            for l in [LoopbackSupport::Yes(s), LoopbackSupport::No(s), LoopbackSupport::Unknown] {
-                assert_eq!(LoopbackSupport::from_byte(l.to_byte()), l);
-            }
-        }
     }
 }

@@ -1,9 +1,10 @@
 //! An open device: its attributes, and the factory of everything else.
 
-use crate::caps::{Caps, LoopbackSupport, Transport};
+use crate::caps::{Caps, Transport};
 use crate::channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
+use crate::loopback::{LoopbackSupport, Refinable};
 use crate::pd::ProtectionDomain;
 use crate::quirks::{self, Quirk};
 use crate::seam::Verbs;
@@ -12,7 +13,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// What the device says about itself (ibv_query_device(3)). Counts are at least 0, whatever the driver returned.
 #[derive(Debug, Clone)]
@@ -71,7 +72,7 @@ pub(crate) struct ContextInner {
     attr: DeviceAttr,
     quirk: Option<&'static Quirk>,
     caps: Caps,
-    loopback: AtomicU8,
+    loopback: Refinable,
     pub(crate) async_taken: AtomicBool,
     /// See [`hold_siw_key`](Context::hold_siw_key); null for none.
     key_holder: AtomicPtr<ibv_cq>,
@@ -170,12 +171,18 @@ impl Context {
 
     /// Whether the device can connect to its own address, and how we know.
     pub fn loopback(&self) -> LoopbackSupport {
-        LoopbackSupport::from_byte(self.0.loopback.load(Ordering::Relaxed))
+        self.0.loopback.support()
     }
 
-    /// Replaces the table's answer about loopback by a better one (an override or a probe), for every clone.
-    pub fn refine_loopback(&self, answer: LoopbackSupport) {
-        self.0.loopback.store(answer.to_byte(), Ordering::Relaxed);
+    /// Why [`loopback`](Self::loopback) says what it says, for people.
+    pub fn loopback_reason(&self) -> String {
+        self.0.loopback.reason()
+    }
+
+    /// Takes a better answer about loopback (an override, a trial connection), for every clone, and remembers why. One
+    /// whose [source](crate::LoopbackSource) is weaker than that of the present answer is refused: false.
+    pub fn refine_loopback(&self, answer: LoopbackSupport, reason: impl Into<String>) -> bool {
+        self.0.loopback.refine(answer, reason.into())
     }
 
     /// The row of the quirk table, if the device is known.
@@ -304,7 +311,7 @@ unsafe fn probe(raw: NonNull<ibv_context>, verbs: &'static Verbs) -> Result<Cont
         transport,
         quirk,
         caps: quirks::caps(a.vendor_id, a.vendor_part_id, transport, queried),
-        loopback: AtomicU8::new(quirks::loopback(quirk, transport).to_byte()),
+        loopback: Refinable::new(quirk, transport),
         async_taken: AtomicBool::new(false),
         key_holder: AtomicPtr::new(null_mut()),
         attr: attr_of(&a),

@@ -52,6 +52,7 @@ mod event;
 mod group;
 #[doc = include_str!("../HAZARDS.md")]
 pub mod hazards {}
+mod loopback;
 mod memory;
 mod mr;
 mod pd;
@@ -66,7 +67,7 @@ pub mod seam;
 mod slot;
 mod wc;
 
-pub use caps::{Caps, LoopbackSource, LoopbackSupport, Transport};
+pub use caps::{Caps, Transport};
 pub use channel::CompletionChannel;
 pub use context::{Context, DeviceAttr, PortAttr};
 pub use cq::{CompletionQueue, CqId, CqRef};
@@ -74,6 +75,7 @@ pub use device::{Device, devices};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AsyncEvent, AsyncEvents, QpEvent};
 pub use group::{Completion, PollGroup, QpKey};
+pub use loopback::{LoopbackSource, LoopbackSupport};
 pub use memory::{OwnedMemory, StableBuffer};
 pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
 pub use pd::ProtectionDomain;

@@ -1,11 +1,15 @@
 //! The one table of what devices do that no query tells.
 //!
 //! Sources: kernel and rdma-core sources, RFC 5040/5041/5044, Open MPI's device parameter file, and measurements on
-//! siw and rxe. A device that is not listed gets its transport's rules and [`LoopbackSupport::Unknown`] on iWARP.
+//! siw and rxe. A device that is not listed gets its transport's rules and [`LoopbackSupport::Unknown`](crate::LoopbackSupport) on iWARP.
 
 #![forbid(unsafe_code)]
 
-use crate::caps::{Caps, LoopbackSource, LoopbackSupport, Transport};
+mod table;
+
+pub use table::TABLE;
+
+use crate::caps::{Caps, Transport};
 
 /// Three-valued answer of a table row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,8 +43,26 @@ impl Parts {
     }
 }
 
+/// How a credit fares that is told over another queue pair than the one whose receive it stands for.
+///
+/// Nothing in RFC 5040, RFC 5041 or IBTA orders a receive posted on one queue pair against a message on another, so the
+/// **default route of a credit is its own queue pair, on every device**. This column says how bad the other route is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CrossQueueCredits {
+    /// Sure to lose: the receive waits behind sends in its ring, and the peer's data overtakes it. Never to be used.
+    Race,
+    /// Its users say that it loses.
+    Claimed,
+    /// Its rings are separate, and nothing says that it cannot lose.
+    Unproven,
+    /// No loss is known.
+    NotSeen,
+}
+
 /// One family of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Quirk {
     /// Kernel driver and product, for messages.
     pub name: &'static str,
@@ -52,187 +74,32 @@ pub struct Quirk {
     pub transports: &'static [Transport],
     /// Send and receive requests share one ring.
     pub shared_work_queue: bool,
+    /// What becomes of a credit told over another queue pair.
+    pub credits: CrossQueueCredits,
+    /// iWARP: the driver can send a ready-to-receive frame of its own when it connects (RFC 6581), as its default. No call
+    /// tells whether it did, so the initiator sends first whatever this says ([`Caps::INITIATOR_FIRST`]); with
+    /// [`Answer::No`] nothing else keeps the rule.
+    pub ready_to_receive: Answer,
     /// A connection from the device to its own address. [`Answer::Unknown`] on iWARP where nobody has tried it and the
     /// driver's source only suggests it.
     pub loopback: Answer,
+    /// The largest inline send in bytes, where the driver or Open MPI's parameter file states one; the queue pair that
+    /// was made knows better.
+    pub max_inline: Option<u32>,
     /// RDMA reliable connections exist at all; without them nothing in this crate works.
     pub reliable_connections: bool,
     /// What else is to be known.
     pub note: &'static str,
 }
 
-const IB: &[Transport] = &[Transport::Ib];
-const ROCE: &[Transport] = &[Transport::Roce];
-const IWARP: &[Transport] = &[Transport::Iwarp];
-const IB_ROCE: &[Transport] = &[Transport::Ib, Transport::Roce];
-const ROCE_IWARP: &[Transport] = &[Transport::Roce, Transport::Iwarp];
-const MELLANOX: &[u32] = &[0x02c9, 0x05ad, 0x066a, 0x08f1, 0x1708, 0x03ba, 0x15b3, 0x119f];
-
 /// Vendor id of siw (the letters "bmt").
 pub const VENDOR_SIW: u32 = 0x62_6d74;
 /// Vendor id of rxe.
 pub const VENDOR_RXE: u32 = 0xff_ffff;
 
-const fn row(
-    name: &'static str,
-    vendors: &'static [u32],
-    parts: Parts,
-    transports: &'static [Transport],
-    loopback: Answer,
-    note: &'static str,
-) -> Quirk {
-    Quirk {
-        name,
-        vendors,
-        parts,
-        transports,
-        shared_work_queue: false,
-        loopback,
-        reliable_connections: true,
-        note,
-    }
-}
-
-/// The table. The first row that fits wins.
-pub const TABLE: &[Quirk] = &[
-    row(
-        "siw",
-        &[VENDOR_SIW],
-        Parts::Any,
-        IWARP,
-        Answer::Yes,
-        "software iWARP; no RTR message, so the initiator's first send is ours to make",
-    ),
-    row(
-        "rxe",
-        &[VENDOR_RXE],
-        Parts::List(&[0]),
-        ROCE,
-        Answer::Yes,
-        "software RoCE v2; CQ depth at most 32767",
-    ),
-    Quirk {
-        shared_work_queue: true,
-        ..row(
-            "cxgb3 T3",
-            &[0x1425],
-            Parts::List(&[0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x30, 0x31, 0x32, 0x35, 0x36]),
-            IWARP,
-            Answer::No,
-            "rdma_connect to its own address gives ENOSYS; receives queue behind sends in one ring",
-        )
-    },
-    row(
-        "cxgb4 T4/T5/T6",
-        &[0x1425],
-        Parts::Range(0x4400, 0x6fff),
-        IWARP,
-        Answer::Yes,
-        "loopback since Linux 3.15",
-    ),
-    row(
-        "nes NE020",
-        &[0x1678, 0x1255, 0x1b21],
-        Parts::List(&[0x100, 0x110]),
-        IWARP,
-        Answer::Unknown,
-        "said to loop back by its own address; never tested",
-    ),
-    row(
-        "i40iw/irdma X722",
-        &[0x8086],
-        Parts::Range(0x3700, 0x37ff),
-        IWARP,
-        Answer::Unknown,
-        "late requests on a failed QP are not flushed",
-    ),
-    row(
-        "irdma E810",
-        &[0x8086],
-        Parts::Range(0x1591, 0x159b),
-        ROCE_IWARP,
-        Answer::Unknown,
-        "transport by configuration",
-    ),
-    row(
-        "qedr QL4xxxx",
-        &[0x1077],
-        Parts::Range(0x8070, 0x8191),
-        ROCE_IWARP,
-        Answer::Unknown,
-        "transport by configuration",
-    ),
-    row("ocrdma", &[0x10df], Parts::List(&[0xe220, 0x720, 0x728]), ROCE, Answer::Yes, ""),
-    row("bnxt_re", &[0x14e4], Parts::Any, ROCE, Answer::Yes, ""),
-    row("mthca", MELLANOX, Parts::List(&[23108, 25208, 25218, 25204]), IB, Answer::Yes, ""),
-    row(
-        "mlx4",
-        MELLANOX,
-        Parts::List(&[
-            4099, 4100, 4103, 25408, 25418, 25428, 25448, 26418, 26428, 26438, 26448, 26468, 26478,
-            26488,
-        ]),
-        IB_ROCE,
-        Answer::Yes,
-        "",
-    ),
-    row("mlx5", MELLANOX, Parts::Any, IB_ROCE, Answer::Yes, ""),
-    row(
-        "ehca",
-        &[0x5076],
-        Parts::List(&[0, 1]),
-        IB,
-        Answer::Yes,
-        "a receive posted on one QP may trail a send on another",
-    ),
-    Quirk {
-        reliable_connections: false,
-        ..row(
-            "efa",
-            &[0x1d0f],
-            Parts::Any,
-            &[Transport::Other(5)],
-            Answer::Unknown,
-            "no RC, no rdma_cm",
-        )
-    },
-    row(
-        "erdma",
-        &[0x1ded],
-        Parts::Any,
-        IWARP,
-        Answer::Unknown,
-        "no RTR message; speaks only to itself (MPA revision 129)",
-    ),
-    row("mana", &[0x1414], Parts::Any, ROCE, Answer::Unknown, ""),
-    row("hns", &[0x19e5], Parts::Any, ROCE, Answer::Yes, ""),
-    Quirk {
-        reliable_connections: false,
-        ..row(
-            "usnic",
-            &[0x1137],
-            Parts::Any,
-            &[Transport::Other(3)],
-            Answer::Unknown,
-            "no RC, no rdma_cm",
-        )
-    },
-    row("ionic", &[0x1dd8], Parts::Any, ROCE, Answer::Unknown, ""),
-];
-
 /// The row for a device, if it is known.
 pub fn find(vendor: u32, part: u32) -> Option<&'static Quirk> {
     TABLE.iter().find(|q| q.vendors.contains(&vendor) && q.parts.contains(part))
-}
-
-/// What is known about loopback before any probe.
-pub(crate) fn loopback(quirk: Option<&Quirk>, transport: Transport) -> LoopbackSupport {
-    match (quirk.map(|q| q.loopback), transport) {
-        (Some(Answer::Yes), _) => LoopbackSupport::Yes(LoopbackSource::Table),
-        (Some(Answer::No), _) => LoopbackSupport::No(LoopbackSource::Table),
-        (_, Transport::Ib | Transport::Roce) => LoopbackSupport::Yes(LoopbackSource::Rule),
-        _ => LoopbackSupport::Unknown,
-    }
 }
 
 /// Facts of a device's query that become capability flags.
@@ -296,22 +163,50 @@ mod tests {
         assert!(c.contains(Caps::SHARED_WORK_QUEUE));
     }
 
+    /// Every card of Open MPI's mca-btl-openib-device-params.ini has its row. (Soft iWARP is there with part 0, which the
+    /// driver never uses.)
     #[test]
-    fn loopback_from_table_rule_or_nowhere() {
-        assert_eq!(
-            loopback(find(0x1425, 0x30), Transport::Iwarp),
-            LoopbackSupport::No(LoopbackSource::Table)
-        );
-        assert_eq!(
-            loopback(find(0x8086, 0x1592), Transport::Roce),
-            LoopbackSupport::Yes(LoopbackSource::Rule)
-        );
-        assert_eq!(loopback(find(0x8086, 0x1592), Transport::Iwarp), LoopbackSupport::Unknown);
-        assert_eq!(loopback(None, Transport::Iwarp), LoopbackSupport::Unknown);
-        assert_eq!(
-            loopback(find(VENDOR_SIW, 1), Transport::Iwarp),
-            LoopbackSupport::Yes(LoopbackSource::Table)
-        );
+    fn the_cards_that_open_mpi_lists_have_a_row() {
+        for (vendor, part, name) in [
+            (0x2c9, 23108, "mthca"),
+            (0x2c9, 24204, "mthca"),
+            (0x15b3, 25218, "mthca"),
+            (0x119f, 26428, "mlx4"),
+            (0x2c9, 4113, "mlx5"),
+            (0x2c9, 4123, "mlx5"),
+            (0x5076, 0, "ehca"),
+            (0x5076, 1, "ehca"),
+            (0x1fc1, 13, "InfiniPath"),
+            (0x1077, 29216, "InfiniPath"),
+            (0x1175, 29474, "InfiniPath"),
+            (0x1175, 9457, "hfi1 Omni-Path"),
+            (0x1077, 32880, "qedr QL4xxxx"),
+            (0x1425, 0x36, "cxgb3 T3"),
+            (0x1425, 0xa000, "cxgb4 T4/T5, samples"),
+            (0x1425, 0x4481, "cxgb4 T4/T5/T6"),
+            (0x1425, 0xb001, "cxgb4 T4/T5, samples"),
+            (0x1425, 0x5413, "cxgb4 T4/T5/T6"),
+            (0x1425, 0x6415, "cxgb4 T4/T5/T6"),
+            (0x4040, 0x100, "NetXen"),
+            (0x1b21, 0x110, "nes NE020"),
+            (0x8086, 0, "Xeon Phi"),
+            (0x62_6d74, 0, "siw"),
+            (0x14e4, 0x1605, "bnxt_re"),
+            (0x14e4, 0xd804, "bnxt_re"),
+        ] {
+            assert_eq!(find(vendor, part).map(|q| q.name), Some(name), "{vendor:#x}:{part}");
+        }
+    }
+
+    /// One ring for both queues is the reason for the race, and the soft devices have neither.
+    #[test]
+    fn a_shared_ring_races() {
+        for q in TABLE {
+            assert_eq!(q.shared_work_queue, q.credits == CrossQueueCredits::Race, "{}", q.name);
+        }
+        for vendor in [VENDOR_SIW, VENDOR_RXE] {
+            assert_eq!(find(vendor, 0).map(|q| q.credits), Some(CrossQueueCredits::NotSeen));
+        }
     }
 
     /// A row that an earlier one hides can never be found.

@@ -20,6 +20,7 @@ const IWARP: &[&str] = &[
     "rdma-safe/src/caps.rs",
     "rdma-safe/src/context.rs",
     "rdma-safe/src/quirks.rs",
+    "rdma-safe/src/quirks/table.rs",
     "rdma-safe/src/mr.rs",
     "rdma-cm/src/loopback.rs",
     "btl-core/src/first_send.rs",
