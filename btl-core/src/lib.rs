@@ -28,6 +28,7 @@ pub mod first_send;
 mod frag;
 pub mod lane;
 mod names;
+pub mod params;
 pub mod port;
 pub mod setup;
 pub mod stats;
