@@ -38,8 +38,8 @@
 //! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
 //! for each state would only move the check to a match.
 //!
-//! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `slot`, `channel`, `cq`, `qp`,
-//! `post`, and `error` for getrlimit(2). The others forbid it.
+//! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `racy`, `slot`, `remote_slot`,
+//! `channel`, `cq`, `qp`, `post`, and `error` for getrlimit(2). The others forbid it.
 
 mod can;
 mod caps;
@@ -60,10 +60,14 @@ mod post;
 mod qp;
 mod qp_attr;
 pub mod quirks;
+mod racy;
+mod remote;
+mod remote_slot;
 mod ring;
 mod route;
 #[doc(hidden)]
 pub mod seam;
+mod shared;
 mod slot;
 mod wc;
 
@@ -82,6 +86,9 @@ pub use pd::ProtectionDomain;
 pub use post::{PostError, Why};
 pub use qp::QueuePair;
 pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};
+pub use remote::RemoteRange;
+pub use remote_slot::RemoteSlot;
+pub use shared::{SharedRegion, SharedSlice};
 pub use slot::Slot;
 pub use wc::{Done, Op, Wc, WcStatus};
 

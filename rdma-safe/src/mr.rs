@@ -5,7 +5,8 @@ use crate::caps::Caps;
 use crate::error::{Error, ErrorKind, Result, memlock_hint};
 use crate::memory::OwnedMemory;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::slot::{Slot, slots_of};
+use crate::remote::RemoteRange;
+use crate::slot::{Slot, Wire, slots_of};
 use rdma_sys::*;
 use std::fmt;
 use std::marker::PhantomData;
@@ -103,9 +104,25 @@ impl Region {
         self.len
     }
 
-    pub(crate) fn lkey(&self) -> u32 {
+    /// Address of the first byte, as the device and peers know it.
+    pub(crate) fn wire_addr(&self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    fn lkey(&self) -> u32 {
         // SAFETY: the ibv_mr lives as long as self.
         unsafe { self.raw.as_ref().lkey }
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.raw.as_ref().rkey }
+    }
+
+    /// What a request needs of the `len` bytes at `offset`, which the caller has checked to be within the region.
+    pub(crate) fn wire(&self, offset: usize, len: u32) -> Wire {
+        let addr = self.wire_addr().wrapping_add(offset as u64);
+        Wire { addr, capacity: len, lkey: self.lkey(), pd: Arc::as_ptr(&self.pd) }
     }
 }
 
@@ -125,7 +142,8 @@ impl Drop for Region {
 
 /// Registered memory that is not in the hands of the device.
 pub struct MemoryRegion<A> {
-    region: Region,
+    /// Shared with the memory windows bound to it.
+    pub(crate) region: Arc<Region>,
     access: PhantomData<fn() -> A>,
 }
 
@@ -140,7 +158,7 @@ impl<A> MemoryRegion<A> {
 impl MemoryRegion<Local> {
     pub(crate) fn register_local(pd: &ProtectionDomain, memory: OwnedMemory) -> Result<Self> {
         let region = Region::register(pd, memory, access_flags(None, pd.context().caps()))?;
-        Ok(MemoryRegion { region, access: PhantomData })
+        Ok(MemoryRegion { region: Arc::new(region), access: PhantomData })
     }
 
     /// Cuts the region into `count` slots of `size` bytes, each on a 64-byte boundary of the region.
@@ -180,18 +198,22 @@ impl MemoryRegion<Remote> {
         access: RemoteAccess,
     ) -> Result<Self> {
         let region = Region::register(pd, memory, access_flags(Some(access), pd.context().caps()))?;
-        Ok(MemoryRegion { region, access: PhantomData })
+        Ok(MemoryRegion { region: Arc::new(region), access: PhantomData })
     }
 
     /// The key a peer needs. Whoever knows it can use the region as registered until it is dropped.
     pub fn rkey(&self) -> u32 {
-        // SAFETY: the ibv_mr lives as long as self.
-        unsafe { self.region.raw.as_ref().rkey }
+        self.region.rkey()
     }
 
     /// The address a peer names for the first byte.
     pub fn remote_addr(&self) -> u64 {
-        self.region.start().expose_provenance() as u64
+        self.region.wire_addr()
+    }
+
+    /// What to tell a peer that shall use the whole region.
+    pub fn remote(&self) -> RemoteRange {
+        RemoteRange { addr: self.remote_addr(), len: self.len() as u64, rkey: self.rkey() }
     }
 
     /// Copies `data` into the region at `offset` bytes. A peer that reads meanwhile may see a mixture.

@@ -8,7 +8,7 @@ use crate::pd::PdInner;
 use crate::qp::QueuePair;
 use crate::qp_attr::{QpState, SendFlags};
 use crate::ring::{Kind, kind_of};
-use crate::slot::Slot;
+use crate::slot::{Slot, Wire};
 use crate::wc::{Done, Op, Wc};
 use rdma_sys::*;
 use std::fmt;
@@ -86,7 +86,7 @@ impl QueuePair {
     /// queue pair is closed.
     #[inline]
     pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
-        let (addr, length, lkey) = slot.wire();
+        let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
         if self.can & CAN_RECV == 0 || !slot.is_of(self.domain()) {
             return Err(self.refused(CAN_RECV, Some(slot)));
         }
@@ -118,7 +118,7 @@ impl QueuePair {
         len: usize,
         flags: SendFlags,
     ) -> std::result::Result<(), PostError> {
-        let (addr, capacity, lkey) = slot.wire();
+        let Wire { addr, capacity, lkey, .. } = *slot.wire();
         if self.can & CAN_SEND == 0 || !slot.is_of(self.domain()) {
             return Err(self.refused(CAN_SEND, Some(slot)));
         }

@@ -19,18 +19,67 @@ pub(crate) const SLOT_ALIGN: usize = 64;
 struct SlotRegion {
     headers: Box<[SlotHeader]>,
     /// Dropped with the last slot: deregistered, then freed.
-    _region: Region,
+    region: Arc<Region>,
 }
 
-/// What posting a slot needs; never changes.
+/// What a request needs of a piece of memory; never changes. Every payload's header begins with it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Wire {
+    /// As the device knows it.
+    pub(crate) addr: u64,
+    /// Bytes; at least 1.
+    pub(crate) capacity: u32,
+    pub(crate) lkey: u32,
+    /// Identity of the protection domain; compared, never read through.
+    pub(crate) pd: *const PdInner,
+}
+
+// SAFETY: numbers, and a pointer that is never read through.
+unsafe impl Send for Wire {}
+// SAFETY: as above.
+unsafe impl Sync for Wire {}
+
+/// What a slot points at.
+#[repr(C)]
 pub(crate) struct SlotHeader {
+    wire: Wire,
     start: NonNull<u8>,
-    capacity: u32,
-    lkey: u32,
     /// The Arc allocation each slot owns one count of.
     owner: *const SlotRegion,
-    /// Identity of the protection domain; compared, never read through.
-    pd: *const PdInner,
+}
+
+/// A header, and one count of the region it is in. Whoever holds it frees that with [`release`].
+#[derive(Clone, Copy)]
+pub(crate) struct HeaderPtr(NonNull<SlotHeader>);
+
+// SAFETY: the header is immutable, names memory that only the holder of its one slot uses, and the region behind it is
+// Send and Sync.
+unsafe impl Send for HeaderPtr {}
+// SAFETY: as above.
+unsafe impl Sync for HeaderPtr {}
+
+impl HeaderPtr {
+    #[inline(always)]
+    fn header(&self) -> &SlotHeader {
+        // SAFETY: the header lives in the SlotRegion that the holder has a count of.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.header().wire
+    }
+
+    #[inline(always)]
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.header().start.as_ptr()
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        // SAFETY: the holder has a count of the SlotRegion, so it is alive.
+        unsafe { &(*self.header().owner).region }
+    }
 }
 
 // SAFETY: the header is immutable and names memory that only the holder of its one Slot uses.
@@ -57,39 +106,27 @@ unsafe impl Sync for SlotHeader {}
 /// let twin = slot.clone();
 /// # }
 /// ```
-pub struct Slot(NonNull<SlotHeader>);
+pub struct Slot(HeaderPtr);
 
 static_assertions::assert_eq_size!(Option<Slot>, usize);
 
-// SAFETY: a slot is the only way to its memory, and the header it shares with nobody is immutable; the region behind it
-// is Send and Sync.
-unsafe impl Send for Slot {}
-// SAFETY: a shared slot only allows reads.
-unsafe impl Sync for Slot {}
+static_assertions::assert_impl_all!(Slot: Send, Sync);
 
 impl Slot {
-    #[inline(always)]
-    fn header(&self) -> &SlotHeader {
-        // SAFETY: the header lives in the SlotRegion this slot holds a count of.
-        unsafe { self.0.as_ref() }
-    }
-
     /// Bytes it can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.header().capacity as usize
+        self.0.wire().capacity as usize
     }
 
-    /// Address, capacity in bytes and local key, for a work request.
     #[inline(always)]
-    pub(crate) fn wire(&self) -> (u64, u32, u32) {
-        let h = self.header();
-        (h.start.as_ptr() as u64, h.capacity, h.lkey)
+    pub(crate) fn wire(&self) -> &Wire {
+        self.0.wire()
     }
 
     #[inline(always)]
     pub(crate) fn is_of(&self, pd: *const PdInner) -> bool {
-        std::ptr::eq(self.header().pd, pd)
+        std::ptr::eq(self.0.wire().pd, pd)
     }
 }
 
@@ -97,44 +134,57 @@ impl Deref for Slot {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        let h = self.header();
+        let h = self.0.header();
         // SAFETY: initialised memory of that size; a slot in hand is not in the device's hands, and nobody else has it.
-        unsafe { std::slice::from_raw_parts(h.start.as_ptr(), h.capacity as usize) }
+        unsafe { std::slice::from_raw_parts(h.start.as_ptr(), h.wire.capacity as usize) }
     }
 }
 
 impl DerefMut for Slot {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let h = self.header();
+        let h = self.0.header();
         // SAFETY: as in Deref, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(h.start.as_ptr(), h.capacity as usize) }
+        unsafe { std::slice::from_raw_parts_mut(h.start.as_ptr(), h.wire.capacity as usize) }
     }
 }
 
 impl Drop for Slot {
     #[inline(always)]
     fn drop(&mut self) {
-        release(self.0);
+        // SAFETY: the slot owned this count and is gone.
+        unsafe { release(self.0) }
     }
 }
 
-/// By value, so that a possible drop does not force a slot out of its register.
+/// Gives back one count. By value, so that a possible drop does not force a slot out of its register.
+///
+/// # Safety
+/// The caller owned the count, and does not use the header any more.
 #[cold]
 #[inline(never)]
-fn release(header: NonNull<SlotHeader>) {
-    // SAFETY: the slot owned one count of this Arc and is gone now. The header is read before the count falls.
-    unsafe { Arc::decrement_strong_count(header.as_ref().owner) }
+pub(crate) unsafe fn release(header: HeaderPtr) {
+    // SAFETY: the caller's promise. The owner is read before the count falls.
+    unsafe { Arc::decrement_strong_count(header.0.as_ref().owner) }
 }
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slot({} bytes at {:p})", self.capacity(), self.header().start)
+        write!(f, "Slot({} bytes at {:p})", self.capacity(), self.0.start())
     }
 }
 
 /// Cuts a region into slots.
-pub(crate) fn slots_of(region: Region, size: usize, count: usize) -> Result<Vec<Slot>> {
+pub(crate) fn slots_of(region: Arc<Region>, size: usize, count: usize) -> Result<Vec<Slot>> {
+    Ok(headers_of(region, size, count)?.map(Slot).collect())
+}
+
+/// Headers for `count` pieces of a region, each with the one count its slot shall own.
+pub(crate) fn headers_of(
+    region: Arc<Region>,
+    size: usize,
+    count: usize,
+) -> Result<impl Iterator<Item = HeaderPtr>> {
     let stride = size.checked_next_multiple_of(SLOT_ALIGN);
     let fits = |stride: usize| {
         // The last slot needs no padding behind it.
@@ -155,26 +205,19 @@ pub(crate) fn slots_of(region: Region, size: usize, count: usize) -> Result<Vec<
         }
     };
     let start = region.start();
-    let lkey = region.lkey();
-    let pd = Arc::as_ptr(&region.pd);
     let owner = Arc::new_cyclic(|weak: &std::sync::Weak<SlotRegion>| {
         let header = |i: usize| SlotHeader {
+            wire: region.wire(i * stride, capacity),
             // SAFETY: `fits` checked that stride * (count - 1) + size is within the region, whose start is not null.
             start: unsafe { NonNull::new_unchecked(start.add(i * stride)) },
-            capacity,
-            lkey,
             owner: weak.as_ptr(),
-            pd,
         };
-        SlotRegion { headers: (0..count).map(header).collect(), _region: region }
+        SlotRegion { headers: (0..count).map(header).collect(), region }
     });
-    Ok(owner
-        .headers
-        .iter()
-        .map(|h| {
-            // The count this slot owns; given back by `release`.
-            let _ = Arc::into_raw(Arc::clone(&owner));
-            Slot(NonNull::from(h))
-        })
-        .collect())
+    Ok((0..count).map_while(move |i| {
+        let header = NonNull::from(owner.headers.get(i)?);
+        // The count this header's slot owns; given back by `release`. The iterator's own one goes with it.
+        let _ = Arc::into_raw(Arc::clone(&owner));
+        Some(HeaderPtr(header))
+    }))
 }
