@@ -3,9 +3,11 @@
 use crate::caps::{Caps, Transport};
 use crate::channel::CompletionChannel;
 use crate::cq::CompletionQueue;
+use crate::device_attr::{DeviceAttr, attr_of};
 use crate::error::{Error, Result};
 use crate::loopback::{LoopbackSupport, Refinable};
 use crate::pd::ProtectionDomain;
+use crate::port::{is_ethernet, query_port};
 use crate::quirks::{self, Quirk};
 use crate::seam::Verbs;
 use rdma_sys::*;
@@ -14,54 +16,6 @@ use std::fmt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-
-/// What the device says about itself (ibv_query_device(3)). Counts are at least 0, whatever the driver returned.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct DeviceAttr {
-    /// Firmware version; free text.
-    pub fw_ver: String,
-    /// PCI vendor or IEEE OUI.
-    pub vendor_id: u32,
-    /// Vendor's part number.
-    pub vendor_part_id: u32,
-    /// Largest registration, bytes.
-    pub max_mr_size: u64,
-    /// Most queue pairs.
-    pub max_qp: u32,
-    /// Most requests in one queue.
-    pub max_qp_wr: u32,
-    /// Most completion queues.
-    pub max_cq: u32,
-    /// Most completions in one queue.
-    pub max_cqe: u32,
-    /// Most memory regions.
-    pub max_mr: u32,
-    /// Most RDMA reads and atomics a QP answers at once.
-    pub max_qp_rd_atom: u32,
-    /// Most RDMA reads and atomics a QP starts at once.
-    pub max_qp_init_rd_atom: u32,
-    /// Ports, numbered from 1.
-    pub port_count: u8,
-}
-
-/// What a port says about itself (ibv_query_port(3)).
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct PortAttr {
-    /// Port is up (`IBV_PORT_ACTIVE`).
-    pub active: bool,
-    /// Runs over Ethernet (RoCE, iWARP).
-    pub ethernet: bool,
-    /// Largest message, bytes.
-    pub max_msg_sz: u32,
-    /// Active path MTU, bytes; 0 if the driver returned no known value.
-    pub active_mtu: u32,
-    /// Entries of the GID table.
-    pub gid_table_len: u32,
-    /// Local identifier (InfiniBand; else 0).
-    pub lid: u16,
-}
 
 pub(crate) struct ContextInner {
     pub(crate) raw: NonNull<ibv_context>,
@@ -195,25 +149,6 @@ impl Context {
         &self.0.attr
     }
 
-    /// Queries a port, numbered from 1.
-    ///
-    /// # Errors
-    /// EINVAL for a port that does not exist, EIO or ENODEV when the device is gone.
-    pub fn port(&self, port: u8) -> Result<PortAttr> {
-        // SAFETY: the context is alive.
-        unsafe { query_port(self.0.raw, self.0.verbs, port) }.map(|p| PortAttr {
-            active: p.state == ibv_port_state::IBV_PORT_ACTIVE,
-            ethernet: is_ethernet(&p),
-            max_msg_sz: p.max_msg_sz,
-            active_mtu: match p.active_mtu.0 {
-                m @ 1..=5 => 128 << m,
-                _ => 0,
-            },
-            gid_table_len: u32::try_from(p.gid_tbl_len).unwrap_or(0),
-            lid: p.lid,
-        })
-    }
-
     /// Allocates a protection domain (ibv_alloc_pd(3)).
     ///
     /// # Errors
@@ -318,41 +253,8 @@ unsafe fn probe(raw: NonNull<ibv_context>, verbs: &'static Verbs) -> Result<Cont
     })
 }
 
-fn attr_of(a: &ibv_device_attr) -> DeviceAttr {
-    let count = |n: i32| u32::try_from(n).unwrap_or(0);
-    DeviceAttr {
-        fw_ver: text(&a.fw_ver),
-        vendor_id: a.vendor_id,
-        vendor_part_id: a.vendor_part_id,
-        max_mr_size: a.max_mr_size,
-        max_qp: count(a.max_qp),
-        max_qp_wr: count(a.max_qp_wr),
-        max_cq: count(a.max_cq),
-        max_cqe: count(a.max_cqe),
-        max_mr: count(a.max_mr),
-        max_qp_rd_atom: count(a.max_qp_rd_atom),
-        max_qp_init_rd_atom: count(a.max_qp_init_rd_atom),
-        port_count: a.phys_port_cnt,
-    }
-}
-
-/// # Safety
-/// `raw` is a live context of the provider behind `verbs`.
-unsafe fn query_port(raw: NonNull<ibv_context>, verbs: &Verbs, port: u8) -> Result<ibv_port_attr> {
-    let mut attr = ibv_port_attr::default();
-    // SAFETY: live context, writable attribute struct.
-    Error::check("ibv_query_port", unsafe { (verbs.query_port)(raw.as_ptr(), port, &mut attr) })?;
-    Ok(attr)
-}
-
-/// `IBV_LINK_LAYER_ETHERNET`; siw and rxe report it too.
-fn is_ethernet(p: &ibv_port_attr) -> bool {
-    const ETHERNET: u8 = 2;
-    p.link_layer == ETHERNET
-}
-
 /// A C string in a fixed array, which the driver may have forgotten to terminate.
-fn text(chars: &[c_char]) -> String {
+pub(crate) fn text(chars: &[c_char]) -> String {
     let bytes: Vec<u8> = chars.iter().map(|c| c.cast_unsigned()).collect();
     match CStr::from_bytes_until_nul(&bytes) {
         Ok(s) => s.to_string_lossy().into_owned(),

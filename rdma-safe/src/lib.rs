@@ -38,8 +38,13 @@
 //! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
 //! for each state would only move the check to a match.
 //!
-//! Modules with unsafe code: `seam`, `device`, `context`, `event`, `pd`, `memory`, `mr`, `racy`, `slot`, `remote_slot`,
-//! `channel`, `cq`, `qp`, `post`, and `error` for getrlimit(2). The others forbid it.
+//! Modules with unsafe code, and why:
+//! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `mr`, `channel`,
+//!   `cq`, `qp`, `post`;
+//! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`;
+//! * getrlimit(2): `error`.
+//!
+//! The others forbid it.
 
 mod can;
 mod caps;
@@ -47,8 +52,10 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod device_attr;
 mod error;
 mod event;
+mod gid;
 mod group;
 #[doc = include_str!("../HAZARDS.md")]
 pub mod hazards {}
@@ -56,6 +63,7 @@ mod loopback;
 mod memory;
 mod mr;
 mod pd;
+mod port;
 mod post;
 mod qp;
 mod qp_attr;
@@ -73,16 +81,19 @@ mod wc;
 
 pub use caps::{Caps, Transport};
 pub use channel::CompletionChannel;
-pub use context::{Context, DeviceAttr, PortAttr};
+pub use context::Context;
 pub use cq::{CompletionQueue, CqId, CqRef};
 pub use device::{Device, devices};
+pub use device_attr::{AtomicScope, DeviceAttr, DeviceAttrEx, OdpCaps, OdpOps};
 pub use error::{Error, ErrorKind, Result};
-pub use event::{AsyncEvent, AsyncEvents, QpEvent};
+pub use event::{AsyncEvent, AsyncEvents, PortEvent, QpEvent, SrqEvent};
+pub use gid::{Gid, GidChoice, GidEntry, GidKind};
 pub use group::{Completion, PollGroup, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
 pub use memory::{OwnedMemory, StableBuffer};
 pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
 pub use pd::ProtectionDomain;
+pub use port::{LinkLayer, PortAttr, PortState};
 pub use post::{PostError, Why};
 pub use qp::QueuePair;
 pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};

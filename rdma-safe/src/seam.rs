@@ -47,6 +47,30 @@ verbs! {
     create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp = ibv_create_qp;
     modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int = ibv_modify_qp;
     destroy_qp(qp: *mut ibv_qp) -> c_int = ibv_destroy_qp;
+    query_device_ex(context: *mut ibv_context, input: *const ibv_query_device_ex_input, attr: *mut ibv_device_attr_ex) -> c_int
+        = ibv_query_device_ex;
+    query_gid_ex(context: *mut ibv_context, port: u32, index: u32, entry: *mut ibv_gid_entry, flags: u32) -> c_int = ibv_query_gid_ex;
+    query_gid_table(context: *mut ibv_context, entries: *mut ibv_gid_entry, max: usize, flags: u32) -> isize = ibv_query_gid_table;
+    query_pkey(context: *mut ibv_context, port: u8, index: c_int, pkey: *mut u16) -> c_int = ibv_query_pkey;
+    alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td = ibv_alloc_td;
+    dealloc_td(td: *mut ibv_td) -> c_int = ibv_dealloc_td;
+    alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd = ibv_alloc_parent_domain;
+    reg_mr_iova(pd: *mut ibv_pd, addr: *mut c_void, len: usize, iova: u64, access: c_int) -> *mut ibv_mr = ibv_reg_mr_iova;
+    reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, len: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr = ibv_reg_dmabuf_mr;
+    rereg_mr(mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, len: usize, access: c_int) -> c_int = ibv_rereg_mr;
+    advise_mr(pd: *mut ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, list: *mut ibv_sge, count: u32) -> c_int = ibv_advise_mr;
+    alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw = ibv_alloc_mw;
+    dealloc_mw(mw: *mut ibv_mw) -> c_int = ibv_dealloc_mw;
+    alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm = ibv_alloc_dm;
+    free_dm(dm: *mut ibv_dm) -> c_int = ibv_free_dm;
+    reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, offset: u64, len: usize, access: c_uint) -> *mut ibv_mr = ibv_reg_dm_mr;
+    memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, len: usize) -> c_int = ibv_memcpy_to_dm;
+    memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, len: usize) -> c_int = ibv_memcpy_from_dm;
+    resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int = ibv_resize_cq;
+    modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int = ibv_modify_cq;
+    create_cq_ex(context: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = ibv_create_cq_ex;
+    fork_init() -> c_int = ibv_fork_init;
+    is_fork_initialized() -> ibv_fork_status = ibv_is_fork_initialized;
     get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int = ibv_get_async_event;
     ack_async_event(event: *mut ibv_async_event) = ibv_ack_async_event;
 }

@@ -8,6 +8,7 @@
 
 mod data;
 mod events;
+pub(crate) mod more;
 mod objects;
 
 use rdma_safe::Context;
@@ -104,6 +105,7 @@ pub(crate) struct State {
     mrs: BTreeMap<u32, Mr>,
     channels: BTreeMap<usize, events::Channel>,
     asynchronous: events::Async,
+    pub(crate) more: more::More,
     next_key: u32,
     pds: u32,
     /// What no correct user makes a device do.

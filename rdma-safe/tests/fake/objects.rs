@@ -1,6 +1,7 @@
 //! The fake's objects: made, destroyed, and refused to be destroyed while in use.
 
 use super::events::*;
+use super::more;
 use super::{Cq, FakeContext, Mr, Qp, lock, state_of};
 use rdma_safe::seam::Verbs;
 use rdma_sys::*;
@@ -25,6 +26,29 @@ pub(super) const VERBS: Verbs = Verbs {
     create_qp,
     modify_qp: |_, _, _| 0,
     destroy_qp,
+    query_device_ex: more::query_device_ex,
+    query_gid_ex: more::query_gid_ex,
+    query_gid_table: more::query_gid_table,
+    query_pkey: |_, _, _, _| libc::EINVAL,
+    alloc_td: more::alloc_td,
+    dealloc_td: more::dealloc_td,
+    alloc_parent_domain: more::alloc_parent_domain,
+    reg_mr_iova: more::reg_mr_iova,
+    reg_dmabuf_mr: more::reg_dmabuf_mr,
+    rereg_mr: more::rereg_mr,
+    advise_mr: more::advise_mr,
+    alloc_mw: more::alloc_mw,
+    dealloc_mw: more::dealloc_mw,
+    alloc_dm: more::alloc_dm,
+    free_dm: more::free_dm,
+    reg_dm_mr: more::reg_dm_mr,
+    memcpy_to_dm: more::memcpy_to_dm,
+    memcpy_from_dm: more::memcpy_from_dm,
+    resize_cq: more::resize_cq,
+    modify_cq: more::modify_cq,
+    create_cq_ex: more::create_cq_ex,
+    fork_init: || libc::ENOSYS,
+    is_fork_initialized: || ibv_fork_status::IBV_FORK_UNNEEDED,
     get_async_event,
     ack_async_event,
 };
@@ -158,8 +182,13 @@ unsafe fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     {
         c.users -= 1;
     }
-    // SAFETY: made by create_cq, freed once.
-    drop(unsafe { Box::from_raw(cq) });
+    // SAFETY: made by create_cq or create_cq_ex, freed once as what it is.
+    unsafe {
+        match s.more.forget_queue(cq.addr()) {
+            true => drop(Box::from_raw(cq.cast::<ibv_cq_ex>())),
+            false => drop(Box::from_raw(cq)),
+        }
+    }
     0
 }
 
