@@ -239,7 +239,8 @@ mod tests {
             ibv_device_attr { max_qp: -1, atomic_cap: ibv_atomic_cap(9), ..Default::default() };
         let a = attr_of(&raw);
         assert_eq!((a.max_qp, a.atomics), (0, AtomicScope::Other(9)));
-        let raw = ibv_device_attr_ex { orig_attr: raw, xrc_odp_caps: 1 << 31, ..Default::default() };
+        let raw =
+            ibv_device_attr_ex { orig_attr: raw, xrc_odp_caps: 1 << 31, ..Default::default() };
         let x = extended(&raw);
         assert!(!x.odp.supported && x.odp.xrc.bits() == 1 << 31 && x.odp.rc.is_empty());
     }

@@ -128,9 +128,7 @@ impl Context {
             (self.0.verbs.query_gid_table)(self.as_raw(), raw.as_mut_ptr(), raw.len(), 0)
         };
         match usize::try_from(n) {
-            Ok(n) => {
-                Ok(raw.iter().take(n).map(entry_of).filter(|e| !e.gid.is_zero()).collect())
-            }
+            Ok(n) => Ok(raw.iter().take(n).map(entry_of).filter(|e| !e.gid.is_zero()).collect()),
             Err(_) => Err(Error::os("ibv_query_gid_table", i32::try_from(n).unwrap_or(i32::MIN))),
         }
     }
@@ -199,9 +197,7 @@ fn none_there(device: &str, table: &[GidEntry], port: u8, address: Option<IpAddr
             "it has {}; use one of them, or give the netdev the address (`ip address add`)",
             there.join(", ")
         ),
-        true if of_port().any(|e| e.kind == GidKind::RoceV1) => {
-            "it speaks only RoCE v1".to_owned()
-        }
+        true if of_port().any(|e| e.kind == GidKind::RoceV1) => "it speaks only RoCE v1".to_owned(),
         true if of_port().any(|e| e.kind == GidKind::Ib) => {
             "it does not speak RoCE; on InfiniBand use index 0, on iWARP connect with rdma_cm"
                 .to_owned()

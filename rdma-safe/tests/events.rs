@@ -92,7 +92,7 @@ fn asynchronous_events_name_what_they_are_about() {
         AsyncEvent::Qp { serial, what: QpEvent::Fatal },
         AsyncEvent::Qp { serial, what: QpEvent::LastRequest },
         AsyncEvent::CqError(cq.cq_ref().id()),
-        AsyncEvent::Port { port: 1, active: true },
+        AsyncEvent::Port { port: 1, what: PortEvent::Active },
         AsyncEvent::DeviceFatal,
         AsyncEvent::Other(0x7fff_0000),
     ];

@@ -396,15 +396,15 @@ pub(super) unsafe fn create_cq_ex(
         cqe: a.cqe.cast_signed(),
         start_poll: Some(start_poll),
         end_poll: Some(end_poll),
-        read_opcode: Some(|cq| open(cq).opcode),
-        read_vendor_err: Some(|cq| open(cq).vendor_err),
-        read_wc_flags: Some(|cq| open(cq).wc_flags),
-        read_byte_len: Some(|cq| open(cq).byte_len),
+        read_opcode: Some(read_opcode),
+        read_vendor_err: Some(read_vendor_err),
+        read_wc_flags: Some(read_wc_flags),
+        read_byte_len: Some(read_byte_len),
         ..ibv_cq_ex::default()
     };
     // As providers do: only what was asked for can be read.
     if asked(ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
-        cq.read_completion_ts = Some(|cq| open(cq).wr_id >> 16);
+        cq.read_completion_ts = Some(read_completion_ts);
     }
     let raw = Box::into_raw(Box::new(cq));
     s.more.polls.insert(raw.addr(), None);
@@ -418,6 +418,24 @@ fn open(cq: *mut ibv_cq_ex) -> ibv_wc {
     // SAFETY: a live queue.
     let s = lock(state_of(unsafe { (*cq).context }));
     s.more.polls.get(&cq.addr()).copied().flatten().expect("a read outside of a poll")
+}
+
+macro_rules! readers {
+    ($($name:ident($wc:ident) -> $ret:ty = $value:expr;)*) => {
+        $(unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $ret {
+            let $wc = open(cq);
+            $value
+        })*
+    };
+}
+
+readers! {
+    read_opcode(wc) -> ibv_wc_opcode = wc.opcode;
+    read_vendor_err(wc) -> u32 = wc.vendor_err;
+    read_byte_len(wc) -> u32 = wc.byte_len;
+    read_wc_flags(wc) -> c_uint = wc.wc_flags;
+    // Made up: the request's index is in the low bits.
+    read_completion_ts(wc) -> u64 = wc.wr_id >> 16;
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
