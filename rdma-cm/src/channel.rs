@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use rdma_sys as sys;
 use rdma_sys::rdma_cm_event_type as cm_event;
 
+use crate::datagram::DatagramRequest;
 use crate::error::{Error, Result, last_errno};
-use crate::event::{Copied, Event};
+use crate::event::{Copied, Details, Event};
 use crate::id::{ConnectRequest, Graveyard, Handle, Id, IdKey, RequestFacts};
 use crate::interrupt::CancelToken;
 use crate::loopback::LoopbackPolicy;
-use crate::raw::{Device, RawId};
+use crate::raw::{Device, RawId, Space};
 use crate::waker::Waker;
 
 /// An event channel with its ids.
@@ -239,6 +240,14 @@ impl EventChannel {
         }
         let key = self.key_of_tag(copied.tag)?;
         let entry = self.slots.get_mut(copied.tag)?.entry.as_mut()?;
+        let group = match copied.join() {
+            // Of a group that was left meanwhile nobody wants to know.
+            Some(number) => Some(entry.raw.group_of(number)?),
+            None => None,
+        };
+        if copied.kind == cm_event::RDMA_CM_EVENT_DEVICE_REMOVAL {
+            entry.raw.device_removed();
+        }
         entry.phase = match copied.kind {
             cm_event::RDMA_CM_EVENT_ADDR_RESOLVED => Phase::AddrResolved,
             cm_event::RDMA_CM_EVENT_ROUTE_RESOLVED => Phase::Routed,
@@ -266,28 +275,32 @@ impl EventChannel {
             }
             return None;
         }
-        Some(copied.into_event(key))
+        Some(copied.into_event(key, group))
     }
 
     fn digest_request(&mut self, new: NonNull<sys::rdma_cm_id>, event: Copied) -> Option<Event> {
         let (index, key) = self.vacancy();
         // SAFETY: the new id of a CONNECT_REQUEST, taken out of the event once; `slots` drops before the channel.
         let raw = unsafe { RawId::own(new, index as usize) };
-        let device = raw.device();
-        let facts = RequestFacts {
-            private_data: event.private_data,
-            remote_qp_num: event.qp_num,
-            responder_resources: event.responder_resources,
-            initiator_depth: event.initiator_depth,
-            local: raw.local_addr(),
-            peer: raw.peer_addr(),
-        };
+        let (device, local, peer) = (raw.device(), raw.local_addr(), raw.peer_addr());
         self.occupy(index, raw, Phase::Requested);
         let handle = Handle::new(key, &self.graveyard);
         // A request without a device, or to a listener that is gone, is of no use: dropping the handle rejects it.
         let listener = self.key_of_tag(event.tag)?;
-        let request = ConnectRequest { handle, device: device?, facts };
-        Some(Event::ConnectRequest { listener, request })
+        let (device, private_data) = (device?, event.private_data);
+        match event.details {
+            Details::Connection(conn) => {
+                let facts = RequestFacts::new(private_data, &conn, local, peer);
+                Some(Event::ConnectRequest {
+                    listener,
+                    request: ConnectRequest { handle, device, facts },
+                })
+            }
+            Details::Datagram { .. } => {
+                let request = DatagramRequest { handle, device, private_data, local, peer };
+                Some(Event::DatagramRequest { listener, request })
+            }
+        }
     }
 
     fn key_of_tag(&self, tag: usize) -> Option<IdKey> {
@@ -313,11 +326,11 @@ impl EventChannel {
     }
 
     /// A new id.
-    pub(crate) fn create(&mut self) -> Result<Handle> {
+    pub(crate) fn create(&mut self, space: Space) -> Result<Handle> {
         self.reap();
         let (index, key) = self.vacancy();
         // SAFETY: our own channel; `slots` drops before it.
-        match unsafe { RawId::create(self.raw.as_ptr(), index as usize) } {
+        match unsafe { RawId::create(self.raw.as_ptr(), index as usize, space) } {
             Ok(raw) => {
                 self.occupy(index, raw, Phase::Idle);
                 Ok(Handle::new(key, &self.graveyard))
@@ -485,6 +498,16 @@ impl EventChannel {
             .count()
     }
 
+    /// Drops the events of a group that were read.
+    pub(crate) fn forget_group(&mut self, key: IdKey, left: SocketAddr) {
+        self.pending.retain(|event| match event {
+            Event::MulticastJoin { id, group, .. } | Event::MulticastError { id, group, .. } => {
+                *id != key || *group != left
+            }
+            _ => true,
+        });
+    }
+
     /// Drops an ESTABLISHED that was read and is known by other means.
     pub(crate) fn forget_established(&mut self, key: IdKey) {
         self.pending.retain(|event| !matches!(event, Event::Established { id, .. } if *id == key));
@@ -501,7 +524,7 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
 }
 
 fn is_request(event: &Event) -> bool {
-    matches!(event, Event::ConnectRequest { .. })
+    matches!(event, Event::ConnectRequest { .. } | Event::DatagramRequest { .. })
 }
 
 impl AsFd for EventChannel {
@@ -547,7 +570,7 @@ impl RawChannel {
         // SAFETY: a live channel and a place for the result.
         let rc = unsafe { sys::rdma_get_cm_event(self.as_ptr(), &raw mut event) };
         if let (0, Some(event)) = (rc, NonNull::new(event)) {
-            // SAFETY: just read from a channel that has reliable connections only.
+            // SAFETY: just read.
             return Ok(Some(unsafe { Copied::take(event) }));
         }
         match last_errno() {

@@ -67,7 +67,7 @@ impl EventChannel {
             return Err(Error::State { op: OP, why: "the route is not resolved" }.into());
         }
         qp::check_device(&device, qp)?;
-        params.private_data.check(Carrier::Request, device.iwarp).map_err(Error::from)?;
+        params.check(Carrier::Request, device.iwarp, qp)?;
         if qp::is_reset(qp) {
             qp::init(&entry.raw, qp)?;
         }

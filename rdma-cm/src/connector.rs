@@ -3,15 +3,16 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::channel::{self, EventChannel, Phase};
+use crate::datagram::refuse_datagram_over_iwarp;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::id::{Connector, Id};
 use crate::loopback::check_source;
-use crate::raw::resolve_hint;
+use crate::raw::{Space, resolve_hint};
 
-const LEVEL_ID: i32 = 0;
-const OPTION_TOS: i32 = 0;
-const OPTION_ACK_TIMEOUT: i32 = 3;
+/// A handle of the active side, which resolves an address and a route.
+pub trait Active: Id {}
+impl Active for Connector {}
 
 impl EventChannel {
     /// A new id for the active side.
@@ -19,35 +20,21 @@ impl EventChannel {
     /// # Errors
     /// [`Error::Os`] from rdma_create_id.
     pub fn connector(&mut self) -> Result<Connector> {
-        Ok(Connector { handle: self.create()? })
+        Ok(Connector { handle: self.create(Space::Connections)? })
     }
 
-    /// Gives the connector a source address: one of a device's own, with port 0 for any.
+    /// Gives the id a source address: one of a device's own, with port 0 for any. Before
+    /// [`resolve_addr`](Self::resolve_addr).
     ///
     /// # Errors
     /// [`Error::Loopback`] for loopback and wildcard addresses; [`Error::Os`] from rdma_bind_addr (ENODEV: no device has
     /// it; EADDRNOTAVAIL: this host does not have it; EADDRINUSE).
-    pub fn bind_source(&mut self, id: &Connector, source: SocketAddr) -> Result<()> {
+    pub fn bind_source(&mut self, id: &impl Active, source: SocketAddr) -> Result<()> {
+        const OP: &str = "bind_source";
         check_source(source.ip())?;
-        self.entry(id, "bind_source")?.raw.bind(source)
-    }
-
-    /// Sets the type of service of the connection's packets (RDMA_OPTION_ID_TOS). Before [`resolve_addr`](Self::resolve_addr).
-    ///
-    /// # Errors
-    /// [`Error::Os`] from rdma_set_option.
-    pub fn set_tos(&mut self, id: &impl Id, tos: u8) -> Result<()> {
-        self.entry(id, "set_tos")?.raw.set_option(LEVEL_ID, OPTION_TOS, &mut [tos])
-    }
-
-    /// Sets the time to wait for an acknowledgement to 4.096 µs · 2^`exponent`, 1 to 31 (RDMA_OPTION_ID_ACK_TIMEOUT;
-    /// InfiniBand and RoCE). Before [`connect`](Self::connect) or [`accept`](Self::accept).
-    ///
-    /// # Errors
-    /// [`Error::Os`] from rdma_set_option.
-    pub fn set_ack_timeout(&mut self, id: &impl Id, exponent: u8) -> Result<()> {
-        let raw = &self.entry(id, "set_ack_timeout")?.raw;
-        raw.set_option(LEVEL_ID, OPTION_ACK_TIMEOUT, &mut [exponent])
+        let entry = self.entry(id, OP)?;
+        entry.raw.bind(source)?;
+        refuse_datagram_over_iwarp(&entry.raw, OP)
     }
 
     /// Starts finding the device that leads to `dst`. Ends with [`Event::AddrResolved`] or [`Event::AddrError`].
@@ -56,7 +43,7 @@ impl EventChannel {
     /// [`Error::Loopback`] for loopback and wildcard addresses, before any call; [`Error::Os`] from rdma_resolve_addr.
     pub fn resolve_addr(
         &mut self,
-        id: &Connector,
+        id: &impl Active,
         src: Option<SocketAddr>,
         dst: SocketAddr,
         timeout: Duration,
@@ -85,12 +72,13 @@ impl EventChannel {
     /// # Errors
     /// [`Error::NoSelfConnect`] when the destination is this host and the device cannot connect to itself;
     /// [`Error::State`] before the address is resolved; [`Error::Os`] from rdma_resolve_route.
-    pub fn resolve_route(&mut self, id: &Connector, timeout: Duration) -> Result<()> {
+    pub fn resolve_route(&mut self, id: &impl Active, timeout: Duration) -> Result<()> {
         const OP: &str = "resolve_route";
         let (entry, device) = self.entry_on_device(id.key(), OP)?;
         if entry.phase != Phase::AddrResolved {
             return Err(Error::State { op: OP, why: "the address is not resolved" });
         }
+        refuse_datagram_over_iwarp(&entry.raw, OP)?;
         if let Some(peer) = entry.raw.peer_addr() {
             self.loopback.check_device(peer.ip(), &device.name)?;
         }
@@ -112,9 +100,21 @@ impl EventChannel {
         dst: SocketAddr,
         timeout: Duration,
     ) -> Result<Connector> {
-        let deadline = channel::deadline(timeout);
         let id = self.connector()?;
-        self.resolve_addr(&id, src, dst, timeout)?;
+        self.resolve_id(&id, src, dst, timeout)?;
+        Ok(id)
+    }
+
+    /// Address and route of an id, waiting at most `timeout` in all.
+    pub(crate) fn resolve_id(
+        &mut self,
+        id: &impl Active,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
+        let deadline = channel::deadline(timeout);
+        self.resolve_addr(id, src, dst, timeout)?;
         loop {
             match self.event_of(id.key(), deadline)? {
                 Some(Event::AddrResolved { .. }) => break,
@@ -127,10 +127,10 @@ impl EventChannel {
                 None => return Err(Error::Timeout { op: "resolving an address", limit: timeout }),
             }
         }
-        self.resolve_route(&id, deadline.saturating_duration_since(Instant::now()))?;
+        self.resolve_route(id, deadline.saturating_duration_since(Instant::now()))?;
         loop {
             match self.event_of(id.key(), deadline)? {
-                Some(Event::RouteResolved { .. }) => return Ok(id),
+                Some(Event::RouteResolved { .. }) => return Ok(()),
                 Some(Event::RouteError { errno, .. }) => {
                     return Err(Error::errno_of("rdma_resolve_route", errno).about(dst));
                 }

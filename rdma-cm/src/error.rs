@@ -13,6 +13,9 @@
 //! | the caller's limit passed | [`ConnectError::Timeout`], [`Error::Timeout`] |
 //! | a [`CancelToken`](crate::CancelToken) was used | [`ConnectError::Cancelled`], [`Error::Cancelled`] |
 //! | `REJECTED`, any other status | [`ConnectError::Rejected`] with the private data |
+//! | `UNREACHABLE` of a datagram id with a positive status | [`ConnectError::DatagramRefused`] |
+//! | `MULTICAST_ERROR` | [`Error::Os`] with the event's status as errno |
+//! | datagrams or multicast on iWARP, paths on anything but InfiniBand | [`Error::NotSupported`] |
 //! | `CONNECT_ERROR` | [`ConnectError::Failed`]; status -22 or -71 on iWARP: see its hint |
 //! | `DISCONNECTED` before `ESTABLISHED` | [`ConnectError::Disconnected`] |
 //! | `DEVICE_REMOVAL` | [`ConnectError::DeviceRemoved`]; otherwise [`Event::DeviceRemoval`](crate::Event) |
@@ -22,6 +25,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::private_data::{PrivateData, PrivateDataError};
+use crate::reject::{RejectReason, SidrReason};
 
 /// Result of everything here but [`connect`](crate::EventChannel::connect).
 pub type Result<T> = std::result::Result<T, Error>;
@@ -113,6 +117,26 @@ pub enum Error {
         /// The queue pair's device.
         qp_device: String,
     },
+    /// The device, or the transport, does not have it.
+    #[error("{op}: {device} cannot do that: {why}")]
+    NotSupported {
+        /// What was asked for.
+        op: &'static str,
+        /// The device.
+        device: String,
+        /// Why not, and what to use instead.
+        why: &'static str,
+    },
+    /// A parameter is beyond what the wire carries or the device can do.
+    #[error("{name} is {value}, and at most {limit} here")]
+    Param {
+        /// The parameter.
+        name: &'static str,
+        /// What was asked for.
+        value: u8,
+        /// The most there can be.
+        limit: u8,
+    },
     /// No signal is free to interrupt a blocking call with.
     #[error(
         "no signal is free to interrupt a blocking rdma_connect: {taken} has a handler of somebody else; name a free one \
@@ -179,13 +203,22 @@ pub enum ConnectError {
     #[error("connection refused: nobody listens at that address and port")]
     Refused,
     /// The peer, or the network, rejected the request.
-    #[error("the peer rejected the connection (status {status}; {} bytes of private data)", private_data.len())]
+    #[error(
+        "the peer rejected the connection: {} ({} bytes of private data)",
+        RejectReason::from_status(*status), private_data.len()
+    )]
     Rejected {
-        /// InfiniBand and RoCE: the positive reason of IBTA 12.6.7.2, 28 when the application rejected. iWARP: a negative
-        /// errno, -104 (ECONNRESET) or -111 (ECONNREFUSED).
+        /// The event's status; [`reject_reason`](Self::reject_reason) says what it means. InfiniBand and RoCE: the positive
+        /// reason of IBTA 12.6.7.2. iWARP: a negative errno.
         status: i32,
         /// What the peer said, padded on InfiniBand and RoCE.
         private_data: PrivateData,
+    },
+    /// The other side has no datagram queue pair for us.
+    #[error("the peer gave no datagram queue pair: {reason}")]
+    DatagramRefused {
+        /// Why.
+        reason: SidrReason,
     },
     /// No answer: no route, no such host, or a host that keeps silent.
     #[error("the peer cannot be reached: {}", os(*.errno))]
@@ -227,6 +260,23 @@ impl ConnectError {
         let early = iwarp && matches!(status, EINVAL | EPROTO);
         let hint = early.then_some(Cow::Borrowed(PEER_SENT_FIRST));
         ConnectError::Failed { status, hint }
+    }
+
+    /// Why the peer, or the network, rejected the request, if it did.
+    pub fn reject_reason(&self) -> Option<RejectReason> {
+        match self {
+            ConnectError::Rejected { status, .. } => Some(RejectReason::from_status(*status)),
+            ConnectError::Refused => Some(RejectReason::NoListener),
+            _ => None,
+        }
+    }
+
+    /// `UNREACHABLE` of a datagram id: a negative errno without an answer, or the positive status of one.
+    pub(crate) fn unanswered(status: i32) -> Self {
+        if status > 0 {
+            return ConnectError::DatagramRefused { reason: SidrReason::from_status(status) };
+        }
+        ConnectError::Unreachable { errno: status.saturating_abs() }
     }
 
     /// Whether a later attempt may succeed without anybody changing anything. A rejection is not transient by itself: its

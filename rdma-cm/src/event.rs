@@ -1,9 +1,11 @@
 //! Connection manager events: copied out and acknowledged before anybody sees them.
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 
 use rdma_sys as sys;
 use rdma_sys::rdma_cm_event_type as cm_event;
 
+use crate::datagram::{DatagramPeer, DatagramRequest};
 use crate::id::{ConnectRequest, IdKey};
 use crate::private_data::PrivateData;
 
@@ -100,6 +102,38 @@ pub enum Event {
         /// The connection.
         id: IdKey,
     },
+    /// Somebody asks a datagram listener for a queue pair.
+    DatagramRequest {
+        /// The listener it came to.
+        listener: IdKey,
+        /// The request; dropping it rejects it.
+        request: DatagramRequest,
+    },
+    /// ESTABLISHED of a datagram id: the answer to [`begin_ask`](crate::EventChannel::begin_ask).
+    DatagramAnswer {
+        /// The id that asked.
+        id: IdKey,
+        /// Where to send to.
+        peer: DatagramPeer,
+    },
+    /// MULTICAST_JOIN: the id is in the group.
+    MulticastJoin {
+        /// The id that joined.
+        id: IdKey,
+        /// The group.
+        group: SocketAddr,
+        /// How to send to it, and the GID and LID to attach a queue pair to.
+        peer: DatagramPeer,
+    },
+    /// MULTICAST_ERROR: the group could not be joined, or is lost.
+    MulticastError {
+        /// The id that joined.
+        id: IdKey,
+        /// The group.
+        group: SocketAddr,
+        /// The positive errno.
+        errno: i32,
+    },
     /// Any other event; newer kernels have more.
     Other {
         /// The id.
@@ -117,6 +151,7 @@ impl Event {
         use crate::id::Id;
         match self {
             Event::ConnectRequest { request, .. } => request.key(),
+            Event::DatagramRequest { request, .. } => request.key(),
             Event::AddrResolved { id }
             | Event::AddrError { id, .. }
             | Event::RouteResolved { id }
@@ -130,6 +165,9 @@ impl Event {
             | Event::DeviceRemoval { id }
             | Event::AddrChange { id }
             | Event::TimewaitExit { id }
+            | Event::DatagramAnswer { id, .. }
+            | Event::MulticastJoin { id, .. }
+            | Event::MulticastError { id, .. }
             | Event::Other { id, .. } => *id,
         }
     }
@@ -137,7 +175,7 @@ impl Event {
     /// The same event of an id that has moved to another channel. A request keeps its own name: it did not move.
     pub(crate) fn renamed(mut self, to: IdKey) -> Self {
         match &mut self {
-            Event::ConnectRequest { .. } => {}
+            Event::ConnectRequest { .. } | Event::DatagramRequest { .. } => {}
             Event::AddrResolved { id }
             | Event::AddrError { id, .. }
             | Event::RouteResolved { id }
@@ -151,6 +189,9 @@ impl Event {
             | Event::DeviceRemoval { id }
             | Event::AddrChange { id }
             | Event::TimewaitExit { id }
+            | Event::DatagramAnswer { id, .. }
+            | Event::MulticastJoin { id, .. }
+            | Event::MulticastError { id, .. }
             | Event::Other { id, .. } => *id = to,
         }
         self
@@ -166,17 +207,28 @@ pub(crate) struct Copied {
     /// The tag of the id it is about; of the listener for a CONNECT_REQUEST.
     pub(crate) tag: usize,
     pub(crate) private_data: PrivateData,
-    pub(crate) qp_num: u32,
-    pub(crate) responder_resources: u8,
-    pub(crate) initiator_depth: u8,
+    pub(crate) details: Details,
+}
+
+/// What else an event says, by the kind of its id.
+pub(crate) enum Details {
+    /// Of a connection; zeroes in events without parameters. The private data is in [`Copied::private_data`].
+    Connection(sys::rdma_conn_param),
+    /// Of a datagram id: a receiver, if it is an answer or a group.
+    Datagram {
+        ah: sys::ibv_ah_attr,
+        qp_num: u32,
+        qkey: u32,
+        /// The number of the join, in an event of a multicast group.
+        join: usize,
+    },
 }
 
 impl Copied {
     /// Copies an event and acknowledges it.
     ///
     /// # Safety
-    /// `event` must come from rdma_get_cm_event of a channel of reliable connections only, unacknowledged, and its ids
-    /// must live.
+    /// `event` must come from rdma_get_cm_event, unacknowledged, and its ids must live.
     pub(crate) unsafe fn take(event: NonNull<sys::rdma_cm_event>) -> Self {
         let raw = event.as_ptr();
         // SAFETY: a live event by the contract.
@@ -186,10 +238,22 @@ impl Copied {
         let subject = if is_request { listener } else { id };
         // SAFETY: librdmacm fills in a live id; the context is the number we gave it, or null.
         let tag = unsafe { subject.as_ref() }.map_or(usize::MAX, |id| id.context.addr());
-        // SAFETY: reliable connections have the `conn` arm of the parameters, which librdmacm zeroes for events without
-        // parameters. Both arms start with private_data, private_data_len.
-        let conn = unsafe { (&raw const (*raw).param).cast::<sys::rdma_conn_param>().read() };
-        let private_data = if conn.private_data.is_null() {
+        let of_group = matches!(
+            kind,
+            cm_event::RDMA_CM_EVENT_MULTICAST_JOIN | cm_event::RDMA_CM_EVENT_MULTICAST_ERROR
+        );
+        // librdmacm fills in the arm of the parameters that belongs to the kind of the id.
+        // SAFETY: as above.
+        let is_datagram = unsafe { subject.as_ref() }
+            .is_some_and(|id| id.qp_type == sys::ibv_qp_type::IBV_QPT_UD);
+        // SAFETY: a live event. librdmacm zeroes it first; every value of the plain numbers and pointers is valid, and each
+        // arm is read whole.
+        let (conn, ud) = unsafe {
+            let param = &raw const (*raw).param;
+            (param.cast::<sys::rdma_conn_param>().read(), param.cast::<sys::rdma_ud_param>().read())
+        };
+        // Both arms start with private_data, private_data_len. Of a group that is what the join was given: a number.
+        let private_data = if conn.private_data.is_null() || of_group {
             PrivateData::empty()
         } else {
             let len = usize::from(conn.private_data_len);
@@ -199,22 +263,49 @@ impl Copied {
         };
         // SAFETY: live and unacknowledged by the contract; nothing below reads through it.
         let _ = unsafe { sys::rdma_ack_cm_event(raw) };
+        let details = if is_datagram || of_group {
+            let join = if of_group { ud.private_data.addr() } else { 0 };
+            Details::Datagram { ah: ud.ah_attr, qp_num: ud.qp_num, qkey: ud.qkey, join }
+        } else {
+            Details::Connection(conn)
+        };
         Self {
             kind,
             status,
             request: if is_request { NonNull::new(id) } else { None },
             tag,
             private_data,
-            qp_num: conn.qp_num,
-            responder_resources: conn.responder_resources,
-            initiator_depth: conn.initiator_depth,
+            details,
         }
     }
 
-    /// The event for the id named `id`; not for requests.
-    pub(crate) fn into_event(self, id: IdKey) -> Event {
-        let Self { kind, status, private_data, .. } = self;
+    /// The number of the join, in an event of a multicast group.
+    pub(crate) fn join(&self) -> Option<usize> {
+        match self.details {
+            Details::Datagram { join, .. } if join != 0 => Some(join),
+            _ => None,
+        }
+    }
+
+    /// The event for the id named `id`, and the group it is about; not for requests.
+    pub(crate) fn into_event(self, id: IdKey, group: Option<SocketAddr>) -> Event {
+        let Self { kind, status, private_data, details, .. } = self;
         let errno = status.saturating_abs();
+        if let Details::Datagram { ah, qp_num, qkey, .. } = details {
+            let peer = |private_data| DatagramPeer { ah, qp_num, qkey, private_data };
+            match (kind, group) {
+                (cm_event::RDMA_CM_EVENT_ESTABLISHED, _) => {
+                    return Event::DatagramAnswer { id, peer: peer(private_data) };
+                }
+                (cm_event::RDMA_CM_EVENT_MULTICAST_JOIN, Some(group)) => {
+                    return Event::MulticastJoin { id, group, peer: peer(private_data) };
+                }
+                (cm_event::RDMA_CM_EVENT_MULTICAST_ERROR, Some(group)) => {
+                    return Event::MulticastError { id, group, errno };
+                }
+                _ => {}
+            }
+        }
         match kind {
             cm_event::RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddrResolved { id },
             cm_event::RDMA_CM_EVENT_ADDR_ERROR => Event::AddrError { id, errno },

@@ -79,15 +79,15 @@ pub trait Connected: Id {}
 
 macro_rules! handle {
     ($name:ty $(, $param:ident)?) => {
-        impl$(<$param: Role>)? sealed::Sealed for $name {
-            fn handle(&self) -> &Handle {
+        impl$(<$param: $crate::id::Role>)? $crate::id::sealed::Sealed for $name {
+            fn handle(&self) -> &$crate::id::Handle {
                 &self.handle
             }
-            fn replace_handle(&mut self, with: Handle) -> Handle {
+            fn replace_handle(&mut self, with: $crate::id::Handle) -> $crate::id::Handle {
                 std::mem::replace(&mut self.handle, with)
             }
         }
-        impl$(<$param: Role>)? Id for $name {}
+        impl$(<$param: $crate::id::Role>)? $crate::id::Id for $name {}
     };
 }
 
@@ -97,6 +97,7 @@ macro_rules! handle {
 pub struct Connector {
     pub(crate) handle: Handle,
 }
+pub(crate) use handle;
 handle!(Connector);
 
 /// A request that has been sent and not answered; see [`begin_connect`](crate::EventChannel::begin_connect).
@@ -142,8 +143,34 @@ pub(crate) struct RequestFacts {
     pub(crate) remote_qp_num: u32,
     pub(crate) responder_resources: u8,
     pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: bool,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) srq: bool,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
+}
+
+impl RequestFacts {
+    pub(crate) fn new(
+        private_data: PrivateData,
+        conn: &rdma_sys::rdma_conn_param,
+        local: Option<SocketAddr>,
+        peer: Option<SocketAddr>,
+    ) -> Self {
+        Self {
+            private_data,
+            remote_qp_num: conn.qp_num,
+            responder_resources: conn.responder_resources,
+            initiator_depth: conn.initiator_depth,
+            flow_control: conn.flow_control != 0,
+            retry_count: conn.retry_count,
+            rnr_retry_count: conn.rnr_retry_count,
+            srq: conn.srq != 0,
+            local,
+            peer,
+        }
+    }
 }
 
 impl ConnectRequest {
@@ -165,6 +192,27 @@ impl ConnectRequest {
     /// The reads and atomics this side may have outstanding towards the initiator.
     pub fn initiator_depth(&self) -> u8 {
         self.facts.initiator_depth
+    }
+
+    /// Whether the initiator takes end-to-end credits. False on iWARP, which does not carry it.
+    pub fn flow_control(&self) -> bool {
+        self.facts.flow_control
+    }
+
+    /// How often the initiator wants unacknowledged sends repeated, 0 to 7. 0 on iWARP, which does not carry it.
+    pub fn retry_count(&self) -> u8 {
+        self.facts.retry_count
+    }
+
+    /// How often this side's sends are to be tried again when the initiator has no receive posted, 0 to 7 (7: for ever). 0
+    /// on iWARP, which does not carry it.
+    pub fn rnr_retry_count(&self) -> u8 {
+        self.facts.rnr_retry_count
+    }
+
+    /// Whether the initiator receives from a shared receive queue. False on iWARP, which does not carry it.
+    pub fn uses_srq(&self) -> bool {
+        self.facts.srq
     }
 
     /// The address the request came to.

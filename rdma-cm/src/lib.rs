@@ -44,6 +44,8 @@
 mod channel;
 mod connect;
 mod connector;
+mod datagram;
+mod ece;
 pub mod error;
 mod established;
 mod event;
@@ -52,16 +54,23 @@ mod interfaces;
 mod interrupt;
 mod listener;
 mod loopback;
+mod multicast;
 mod netlink;
+mod options;
 mod params;
+mod path;
 mod private_data;
 mod qp;
 mod raw;
+mod reject;
 mod sockaddr;
 mod waker;
 
 pub use channel::EventChannel;
 pub use connect::Answer;
+pub use connector::Active;
+pub use datagram::{Datagram, DatagramId, DatagramListener, DatagramPeer, DatagramRequest};
+pub use ece::Ece;
 #[doc(inline)]
 pub use error::{ConnectError, Error, Result};
 pub use event::Event;
@@ -75,6 +84,9 @@ pub use interfaces::{
 pub use interrupt::{CancelToken, INTERRUPT_SIGNAL, set_interrupt_signal};
 pub use listener::ListenOptions;
 pub use loopback::{AddressClass, LoopbackPolicy, check_bind, check_dial, classify};
+pub use multicast::Membership;
 pub use params::ConnParams;
+pub use path::{Path, Route};
 pub use private_data::{Carrier, PrivateData, PrivateDataError};
+pub use reject::{RejectReason, SidrReason};
 pub use waker::Waker;

@@ -3,19 +3,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use rdma_safe::QueuePair;
+use rdma_sys as sys;
 
 use crate::channel::{self, EventChannel, Phase};
+use crate::datagram::refuse_datagram_over_iwarp;
 use crate::error::{ConnectError, Error, Result};
 use crate::event::Event;
-use crate::id::{Accepting, Acceptor, ConnectRequest, Established, Id, Listener};
+use crate::id::{Accepting, Acceptor, ConnectRequest, Established, Handle, Id, IdKey, Listener};
 use crate::loopback::{AddressClass, check_bind, classify};
-use crate::params::ConnParams;
+use crate::options::set_flag;
+use crate::params::{ConnParams, MostReads};
 use crate::private_data::{Carrier, PrivateData};
 use crate::qp::{self, Ready};
-
-const LEVEL_ID: i32 = 0;
-const OPTION_REUSE_ADDR: i32 = 1;
-const OPTION_V6_ONLY: i32 = 2;
+use crate::raw::Space;
 
 /// How to listen.
 #[derive(Clone, Debug)]
@@ -54,6 +54,18 @@ impl EventChannel {
     /// # Errors
     /// As [`listen`](Self::listen).
     pub fn listen_with(&mut self, addr: SocketAddr, options: &ListenOptions) -> Result<Listener> {
+        let (handle, local) = self.listen_in(Space::Connections, addr, options)?;
+        Ok(Listener { handle, local })
+    }
+
+    /// A listening id of a port space, and the address and port it really has.
+    pub(crate) fn listen_in(
+        &mut self,
+        space: Space,
+        addr: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<(Handle, SocketAddr)> {
+        const OP: &str = "listen";
         let allowed = match classify(addr.ip()) {
             AddressClass::Wildcard => options.wildcard,
             AddressClass::Loopback => options.loopback,
@@ -62,25 +74,22 @@ impl EventChannel {
         if !allowed {
             check_bind(addr.ip())?;
         }
-        let handle = self.create()?;
-        let entry = self.entry_of(handle.key(), "listen")?;
-        let on = 1_i32.to_ne_bytes();
+        let handle = self.create(space)?;
+        let entry = self.entry_of(handle.key(), OP)?;
         if options.reuse_addr {
-            entry.raw.set_option(LEVEL_ID, OPTION_REUSE_ADDR, &mut on.clone())?;
+            set_flag(&entry.raw, sys::RDMA_OPTION_ID_REUSEADDR, true)?;
         }
         if options.v6_only {
-            entry.raw.set_option(LEVEL_ID, OPTION_V6_ONLY, &mut on.clone())?;
+            set_flag(&entry.raw, sys::RDMA_OPTION_ID_AFONLY, true)?;
         }
         entry.raw.bind(addr)?;
+        refuse_datagram_over_iwarp(&entry.raw, OP)?;
         entry.raw.listen(options.backlog)?;
         entry.phase = Phase::Listening;
         // Without a port there would be nothing to tell the peers; what was asked for is not it.
-        let local =
-            entry.raw.local_addr().filter(|local| local.port() != 0).ok_or(Error::State {
-                op: "listen",
-                why: "the kernel did not tell the listener's port",
-            })?;
-        Ok(Listener { handle, local })
+        let local = entry.raw.local_addr().filter(|local| local.port() != 0);
+        let why = "the kernel did not tell the listener's port";
+        Ok((handle, local.ok_or(Error::State { op: OP, why })?))
     }
 
     /// Waits for the next request to a listener; `None` when none came within `timeout`.
@@ -93,19 +102,32 @@ impl EventChannel {
         listener: &Listener,
         timeout: Duration,
     ) -> Result<Option<ConnectRequest>> {
-        let key = listener.key();
-        self.entry_of(key, "wait_request")?;
+        match self.next_request(listener.key(), "wait_request", timeout)? {
+            Some(Event::ConnectRequest { request, .. }) => Ok(Some(request)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The next request, of either kind, to a listener.
+    pub(crate) fn next_request(
+        &mut self,
+        key: IdKey,
+        op: &'static str,
+        timeout: Duration,
+    ) -> Result<Option<Event>> {
+        self.entry_of(key, op)?;
         let deadline = channel::deadline(timeout);
         let mine = |event: &Event| match event {
-            Event::ConnectRequest { listener, .. } => *listener == key,
+            Event::ConnectRequest { listener, .. } | Event::DatagramRequest { listener, .. } => {
+                *listener == key
+            }
             Event::DeviceRemoval { id } => *id == key,
             _ => false,
         };
         match self.next_matching(deadline, mine)? {
-            Some(Event::ConnectRequest { request, .. }) => Ok(Some(request)),
-            Some(_) => Err(Error::errno_of("listen", libc::ENODEV)
+            Some(Event::DeviceRemoval { .. }) => Err(Error::errno_of("listen", libc::ENODEV)
                 .hint_for(&[libc::ENODEV], "the device was removed")),
-            None => Ok(None),
+            other => Ok(other),
         }
     }
 
@@ -133,14 +155,16 @@ impl EventChannel {
             return Err(Error::State { op: OP, why: "the request has been withdrawn" });
         }
         qp::check_device(&device, qp)?;
-        params.private_data.check(Carrier::Reply, device.iwarp)?;
+        params.check(Carrier::Reply, device.iwarp, qp)?;
         if qp::is_reset(qp) {
             qp::init(&entry.raw, qp)?;
         }
         let mut raw_params = params.to_raw(qp.qp_num());
+        let most = MostReads::of(qp);
         raw_params.responder_resources =
-            params.responder_resources.min(request.facts.responder_resources);
-        raw_params.initiator_depth = params.initiator_depth.min(request.facts.initiator_depth);
+            params.responder_resources.min(request.facts.responder_resources).min(most.answered);
+        raw_params.initiator_depth =
+            params.initiator_depth.min(request.facts.initiator_depth).min(most.started);
         if !device.iwarp {
             let ready = Ready {
                 responder_resources: Some(raw_params.responder_resources),
@@ -166,6 +190,23 @@ impl EventChannel {
         let (entry, device) = self.entry_on_device(request.key(), "reject")?;
         private_data.check(Carrier::Reject, device.iwarp)?;
         let rejected = entry.raw.reject(private_data.as_bytes());
+        self.destroy(request);
+        rejected
+    }
+
+    /// Rejects a request because its [vendor options](crate::Ece) do not suit (IBTA reason 35); on iWARP as
+    /// [`reject`](Self::reject).
+    ///
+    /// # Errors
+    /// As [`reject`](Self::reject).
+    pub fn reject_ece(
+        &mut self,
+        request: ConnectRequest,
+        private_data: &PrivateData,
+    ) -> Result<()> {
+        let (entry, device) = self.entry_on_device(request.key(), "reject_ece")?;
+        private_data.check(Carrier::Reject, device.iwarp)?;
+        let rejected = entry.raw.reject_ece(private_data.as_bytes());
         self.destroy(request);
         rejected
     }

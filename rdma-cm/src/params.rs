@@ -1,5 +1,8 @@
 //! The parameters of a connection, with defaults that are safe on every transport.
-use crate::private_data::PrivateData;
+use rdma_safe::QueuePair;
+
+use crate::error::{Error, Result};
+use crate::private_data::{Carrier, PrivateData};
 
 /// Connection parameters for [`connect`](crate::EventChannel::connect) and [`accept`](crate::EventChannel::accept).
 ///
@@ -7,10 +10,11 @@ use crate::private_data::PrivateData;
 /// transport does not have (all of them but the private data and the read depths, on iWARP) is ignored there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParams {
-    /// RDMA reads and atomics the peer may have outstanding towards this side (0 to 255). Default 1: with 0 a read wedges
-    /// the send queue of soft iWARP. An acceptor never gives more than the request asked for.
+    /// RDMA reads and atomics the peer may have outstanding towards this side; [`MAX_READS`](Self::MAX_READS) for as many as
+    /// the device can. Default 1: with 0 a read wedges the send queue of soft iWARP. An acceptor never gives more than the
+    /// request asked for or its device can; a request for more than the device can is refused.
     pub responder_resources: u8,
-    /// RDMA reads and atomics this side may have outstanding towards the peer (0 to 255). Default 1.
+    /// RDMA reads and atomics this side may have outstanding towards the peer, likewise. Default 1.
     pub initiator_depth: u8,
     /// End-to-end credits where the hardware has them. Default true.
     pub flow_control: bool,
@@ -22,6 +26,9 @@ pub struct ConnParams {
     /// How long the peer waits after this side had no receive posted: the 5-bit code of IBTA 9.7.5.2.8. Default 12, which
     /// is 0.64 ms. librdmacm's own is 0, which is 655 ms.
     pub min_rnr_timer: u8,
+    /// Whether this side receives from a shared receive queue; told to the peer, who may leave out end-to-end credits. Default
+    /// false.
+    pub srq: bool,
     /// Private data of the request or the reply. Default none. At most
     /// [`PrivateData::REQUEST_EVERYWHERE`] bytes fit a request on every transport.
     pub private_data: PrivateData,
@@ -36,12 +43,47 @@ impl Default for ConnParams {
             retry_count: 7,
             rnr_retry_count: 7,
             min_rnr_timer: 12,
+            srq: false,
             private_data: PrivateData::empty(),
         }
     }
 }
 
 impl ConnParams {
+    /// Of reads: as many as the device can (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH).
+    pub const MAX_READS: u8 = u8::MAX;
+
+    /// Refuses what no wire carries, or what the device cannot do.
+    pub(crate) fn check(&self, carrier: Carrier, iwarp: bool, qp: &QueuePair) -> Result<()> {
+        self.check_counts()?;
+        self.private_data.check(carrier, iwarp)?;
+        if carrier == Carrier::Request {
+            let most = MostReads::of(qp);
+            for (name, value, limit) in [
+                ("responder_resources", self.responder_resources, most.answered),
+                ("initiator_depth", self.initiator_depth, most.started),
+            ] {
+                if value != Self::MAX_READS && value > limit {
+                    return Err(Error::Param { name, value, limit });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<()> {
+        for (name, value, limit) in [
+            ("retry_count", self.retry_count, 7),
+            ("rnr_retry_count", self.rnr_retry_count, 7),
+            ("min_rnr_timer", self.min_rnr_timer, 31),
+        ] {
+            if value > limit {
+                return Err(Error::Param { name, value, limit });
+            }
+        }
+        Ok(())
+    }
+
     /// The defaults with this private data.
     pub fn with_private_data(private_data: PrivateData) -> Self {
         Self { private_data, ..Self::default() }
@@ -58,12 +100,27 @@ impl ConnParams {
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
             flow_control: u8::from(self.flow_control),
-            // Three bits on the wire: more would be cut to something else.
-            retry_count: self.retry_count.min(7),
-            rnr_retry_count: self.rnr_retry_count.min(7),
-            srq: 0,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: u8::from(self.srq),
             qp_num,
         }
+    }
+}
+
+/// The most reads and atomics a device has outstanding on one queue pair, as far as the wire can say.
+pub(crate) struct MostReads {
+    /// Of the peer.
+    pub(crate) answered: u8,
+    /// Of this side.
+    pub(crate) started: u8,
+}
+
+impl MostReads {
+    pub(crate) fn of(qp: &QueuePair) -> Self {
+        let attr = qp.context().attr();
+        let cut = |n: u32| u8::try_from(n).unwrap_or(u8::MAX);
+        Self { answered: cut(attr.max_qp_rd_atom), started: cut(attr.max_qp_init_rd_atom) }
     }
 }
 
@@ -81,9 +138,38 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_cut_to_three_bits() {
-        let params = ConnParams { retry_count: 200, rnr_retry_count: 8, ..ConnParams::default() };
-        let raw = params.to_raw(0);
-        assert_eq!((raw.retry_count, raw.rnr_retry_count), (7, 7));
+    fn what_no_wire_carries_is_refused() {
+        let base = ConnParams::default;
+        for (params, wrong) in [
+            (ConnParams { retry_count: 8, ..base() }, "retry_count"),
+            (ConnParams { rnr_retry_count: 200, ..base() }, "rnr_retry_count"),
+            (ConnParams { min_rnr_timer: 32, ..base() }, "min_rnr_timer"),
+        ] {
+            let refused = params.check_counts();
+            assert!(
+                matches!(refused, Err(Error::Param { name, .. }) if name == wrong),
+                "{refused:?}"
+            );
+        }
+        let most = ConnParams { retry_count: 7, rnr_retry_count: 7, min_rnr_timer: 31, ..base() };
+        assert!(most.check_counts().is_ok());
+    }
+
+    #[test]
+    fn every_field_reaches_the_structure() {
+        let params = ConnParams {
+            responder_resources: 2,
+            initiator_depth: 3,
+            flow_control: false,
+            retry_count: 4,
+            rnr_retry_count: 5,
+            min_rnr_timer: 6,
+            srq: true,
+            private_data: PrivateData::raw(&[9; 3]).unwrap(),
+        };
+        let raw = params.to_raw(8);
+        assert_eq!((raw.responder_resources, raw.initiator_depth, raw.flow_control), (2, 3, 0));
+        assert_eq!((raw.retry_count, raw.rnr_retry_count, raw.srq, raw.qp_num), (4, 5, 1, 8));
+        assert_eq!(raw.private_data_len, 3);
     }
 }

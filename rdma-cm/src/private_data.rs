@@ -13,12 +13,17 @@ pub enum Carrier {
     Reply,
     /// The rejection of an acceptor that does not.
     Reject,
+    /// The question for a datagram queue pair.
+    Ask,
+    /// Its answer, friendly or not.
+    Answer,
 }
 
 impl Carrier {
     /// The most bytes this message can carry.
     ///
-    /// InfiniBand and RoCE: 56, 196 and 148 (IBTA 12.6, less the 36 bytes of the IP addressing header in a request).
+    /// InfiniBand and RoCE: 56, 196 and 148, 180 and 136 for datagrams (IBTA 12.6 and 12.11, less the 36 bytes of the IP
+    /// addressing header in a request and a question).
     /// iWARP: 251, because the kernel's soft iWARP keeps the length plus four in eight bits.
     pub const fn limit(self, iwarp: bool) -> usize {
         match (self, iwarp) {
@@ -26,6 +31,8 @@ impl Carrier {
             (Carrier::Request, false) => 56,
             (Carrier::Reply, false) => 196,
             (Carrier::Reject, false) => 148,
+            (Carrier::Ask, false) => 180,
+            (Carrier::Answer, false) => 136,
         }
     }
 
@@ -34,6 +41,8 @@ impl Carrier {
             Carrier::Request => "connection request",
             Carrier::Reply => "reply",
             Carrier::Reject => "rejection",
+            Carrier::Ask => "datagram question",
+            Carrier::Answer => "datagram answer",
         }
     }
 }

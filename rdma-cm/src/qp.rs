@@ -73,6 +73,17 @@ pub(crate) fn make_ready(raw: &RawId, qp: &mut QueuePair, ready: Ready) -> Resul
     modify(qp, attr, mask)
 }
 
+/// RESET to RTS for datagrams.
+pub(crate) fn make_datagram_ready(raw: &RawId, qp: &mut QueuePair) -> Result<()> {
+    init(raw, qp)?;
+    let state_mask = sys::ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+    let psn_mask = sys::ibv_qp_attr_mask::IBV_QP_SQ_PSN.0 as i32;
+    let to = |qp_state| sys::ibv_qp_attr { qp_state, ..sys::ibv_qp_attr::default() };
+    modify(qp, to(state::IBV_QPS_RTR), state_mask)?;
+    // Any number will do for the first packet: nobody counts datagrams.
+    modify(qp, to(state::IBV_QPS_RTS), state_mask | psn_mask)
+}
+
 fn modify(qp: &mut QueuePair, attr: sys::ibv_qp_attr, mask: i32) -> Result<()> {
     Ok(qp.modify(&QpAttr::from_raw(attr, mask))?)
 }

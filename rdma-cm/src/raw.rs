@@ -13,23 +13,58 @@ use rdma_sys as sys;
 use crate::error::{Error, Result};
 use crate::sockaddr::{self, RawAddr};
 
+mod group;
+mod route;
+pub(crate) use route::{RawPath, gid_bytes};
+
+/// What an id is for: the port space it lives in, which decides the kind of its queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// RDMA_PS_TCP: reliable connections.
+    Connections,
+    /// RDMA_PS_UDP: unreliable datagrams.
+    Datagrams,
+    /// RDMA_PS_IPOIB: unreliable datagrams in the multicast groups of IP over InfiniBand.
+    IpOverIb,
+}
+
+impl Space {
+    fn raw(self) -> sys::rdma_port_space {
+        match self {
+            Space::Connections => sys::rdma_port_space::RDMA_PS_TCP,
+            Space::Datagrams => sys::rdma_port_space::RDMA_PS_UDP,
+            Space::IpOverIb => sys::rdma_port_space::RDMA_PS_IPOIB,
+        }
+    }
+}
+
 /// An owned connection manager id.
-pub(crate) struct RawId(NonNull<sys::rdma_cm_id>);
+pub(crate) struct RawId {
+    id: NonNull<sys::rdma_cm_id>,
+    /// The multicast groups it has joined.
+    groups: Vec<group::Group>,
+    /// Its device was removed.
+    removed: bool,
+}
 
 impl RawId {
-    /// Makes an id for reliable connections on `channel`.
+    /// Makes an id on `channel`.
     ///
     /// # Safety
     /// `channel` must be a live event channel, and outlive the id or be replaced by [`migrate`](Self::migrate).
-    pub(crate) unsafe fn create(channel: *mut sys::rdma_event_channel, tag: usize) -> Result<Self> {
+    pub(crate) unsafe fn create(
+        channel: *mut sys::rdma_event_channel,
+        tag: usize,
+        space: Space,
+    ) -> Result<Self> {
         let mut id = ptr::null_mut();
-        let space = sys::rdma_port_space::RDMA_PS_TCP;
+        let space = space.raw();
         let context = ptr::without_provenance_mut(tag);
         // SAFETY: the channel is live by the contract; `id` is a place for the result. The context is a number that is
         // only ever read back as one.
         let rc = unsafe { sys::rdma_create_id(channel, &raw mut id, context, space) };
         match NonNull::new(id) {
-            Some(id) if rc == 0 => Ok(Self(id)),
+            Some(id) if rc == 0 => Ok(Self::of(id)),
             _ => Err(Error::last("rdma_create_id")),
         }
     }
@@ -41,11 +76,21 @@ impl RawId {
     pub(crate) unsafe fn own(id: NonNull<sys::rdma_cm_id>, tag: usize) -> Self {
         // SAFETY: the id is live and ours alone by the contract; the context is a number.
         unsafe { (*id.as_ptr()).context = ptr::without_provenance_mut(tag) };
-        Self(id)
+        Self::of(id)
+    }
+
+    fn of(id: NonNull<sys::rdma_cm_id>) -> Self {
+        Self { id, groups: Vec::new(), removed: false }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::rdma_cm_id {
-        self.0.as_ptr()
+        self.id.as_ptr()
+    }
+
+    /// Whether it is for datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        // SAFETY: [LIVE]. The field is an integer newtype that librdmacm sets once.
+        unsafe { (*self.as_ptr()).qp_type == sys::ibv_qp_type::IBV_QPT_UD }
     }
 
     /// Whether rdma_cm has chosen a device. rdma_connect, rdma_accept and rdma_disconnect read through the device
@@ -158,6 +203,30 @@ impl RawId {
         check(rc, "rdma_reject")
     }
 
+    /// Rejects because the vendor options of the request do not suit.
+    pub(crate) fn reject_ece(&self, data: &[u8]) -> Result<()> {
+        let len = u8::try_from(data.len()).unwrap_or(u8::MAX);
+        // SAFETY: [LIVE]; `data` is readable for at least `len` bytes.
+        let rc = unsafe { sys::rdma_reject_ece(self.as_ptr(), data.as_ptr().cast(), len) };
+        check(rc, "rdma_reject_ece")
+    }
+
+    pub(crate) fn set_local_ece(&self, vendor_id: u32, options: u32) -> Result<()> {
+        let mut ece = sys::ibv_ece { vendor_id, options, comp_mask: 0 };
+        // SAFETY: [LIVE]; the structure is valid during the call and not kept.
+        let rc = unsafe { sys::rdma_set_local_ece(self.as_ptr(), &raw mut ece) };
+        check(rc, "rdma_set_local_ece")
+    }
+
+    /// The peer's vendor id and options; zeroes when none came.
+    pub(crate) fn remote_ece(&self) -> Result<(u32, u32)> {
+        let mut ece = sys::ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        // SAFETY: [LIVE]; a place for the result.
+        let rc = unsafe { sys::rdma_get_remote_ece(self.as_ptr(), &raw mut ece) };
+        check(rc, "rdma_get_remote_ece")?;
+        Ok((ece.vendor_id, ece.options))
+    }
+
     pub(crate) fn notify_established(&self) -> Result<()> {
         // SAFETY: [LIVE].
         let rc =
@@ -203,6 +272,7 @@ impl RawId {
 
 impl Drop for RawId {
     fn drop(&mut self) {
+        self.leave_all();
         // A failure (the device file is gone) leaves the id to the kernel, which ends it with the process; librdmacm
         // frees nothing then, so there is nothing left that could be used wrongly.
         // SAFETY: [LIVE], once. It cannot block: it waits for acknowledgements, and every event was acknowledged when it

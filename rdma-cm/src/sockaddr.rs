@@ -2,6 +2,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// A kernel socket address, large enough for every family.
+#[derive(Clone, Copy)]
 pub(crate) struct RawAddr(libc::sockaddr_storage);
 
 impl RawAddr {
