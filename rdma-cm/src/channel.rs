@@ -310,7 +310,7 @@ impl EventChannel {
     }
 
     /// A place for an id and the key it will have.
-    fn vacancy(&mut self) -> (u32, IdKey) {
+    pub(crate) fn vacancy(&mut self) -> (u32, IdKey) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, entry: None });
             (self.slots.len() - 1) as u32
@@ -319,7 +319,7 @@ impl EventChannel {
         (index, IdKey { channel: self.serial, index, generation })
     }
 
-    fn occupy(&mut self, index: u32, raw: RawId, phase: Phase) {
+    pub(crate) fn occupy(&mut self, index: u32, raw: RawId, phase: Phase) {
         if let Some(slot) = self.slots.get_mut(index as usize) {
             slot.entry = Some(Entry { raw, phase, orphan: false });
         }
@@ -340,6 +340,30 @@ impl EventChannel {
                 Err(error)
             }
         }
+    }
+
+    /// Puts an id into its place as it comes.
+    pub(crate) fn take_in(&mut self, index: u32, entry: Entry) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.entry = Some(entry);
+        }
+    }
+
+    /// Gives a place back that was not used.
+    pub(crate) fn give_back(&mut self, index: u32) {
+        self.free.push(index);
+    }
+
+    /// The place and the handle of an id that comes from elsewhere, and the channel it is to be on.
+    pub(crate) fn newcomer(&mut self) -> (u32, IdKey, Handle, *mut sys::rdma_event_channel) {
+        self.reap();
+        let (index, key) = self.vacancy();
+        (index, key, Handle::new(key, &self.graveyard), self.raw.as_ptr())
+    }
+
+    /// Keeps events that were read elsewhere.
+    pub(crate) fn keep(&mut self, events: impl Iterator<Item = Event>) {
+        self.pending.extend(events);
     }
 
     /// The id a handle names.
@@ -372,7 +396,7 @@ impl EventChannel {
     }
 
     /// Takes an id out, with the events that have been read for it.
-    fn remove(&mut self, key: IdKey) -> Option<(Entry, VecDeque<Event>)> {
+    pub(crate) fn remove(&mut self, key: IdKey) -> Option<(Entry, VecDeque<Event>)> {
         if key.channel != self.serial {
             return None;
         }
@@ -421,34 +445,6 @@ impl EventChannel {
     pub fn destroy(&mut self, id: impl Id) {
         drop(id);
         self.reap();
-    }
-
-    /// Takes a connection over from another channel, with the events that were read there and not handed out.
-    ///
-    /// # Errors
-    /// The connection, which stays with `other`, and why: [`Error::State`] when it is none of `other`'s, or [`Error::Os`].
-    pub fn adopt<I: crate::Connected>(
-        &mut self,
-        other: &mut EventChannel,
-        mut connection: I,
-    ) -> std::result::Result<I, (I, Error)> {
-        self.reap();
-        let (index, key) = self.vacancy();
-        let moved = other.entry(&connection, "adopt").and_then(|entry| {
-            // SAFETY: our own channel, which from now on owns the id; `slots` drops before it.
-            unsafe { entry.raw.migrate(self.raw.as_ptr(), index as usize) }
-        });
-        if let Err(error) = moved {
-            self.free.push(index);
-            return Err((connection, error));
-        }
-        let handle = Handle::new(key, &self.graveyard);
-        let old = connection.replace_handle(handle).into_key();
-        if let Some((Entry { raw, phase, .. }, events)) = other.remove(old) {
-            self.occupy(index, raw, phase);
-            self.pending.extend(events.into_iter().map(|event| event.renamed(key)));
-        }
-        Ok(connection)
     }
 
     /// The name of the device an id is on, once rdma_cm has chosen one.

@@ -198,7 +198,7 @@ impl EventChannel {
         id: &Datagram,
         private_data: &PrivateData,
         timeout: Duration,
-    ) -> std::result::Result<DatagramPeer, ConnectError> {
+    ) -> Result<DatagramPeer, ConnectError> {
         let deadline = channel::deadline(timeout);
         self.begin_ask(id, private_data)?;
         loop {

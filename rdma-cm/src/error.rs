@@ -28,7 +28,7 @@ use crate::private_data::{PrivateData, PrivateDataError};
 use crate::reject::{RejectReason, SidrReason};
 
 /// Result of everything here but [`connect`](crate::EventChannel::connect).
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call failed. The table in the module's head says which errno or event becomes which variant.
 #[derive(Debug, thiserror::Error)]

@@ -54,6 +54,7 @@ mod interfaces;
 mod interrupt;
 mod listener;
 mod loopback;
+mod migrate;
 mod multicast;
 mod netlink;
 mod options;

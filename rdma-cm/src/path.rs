@@ -16,9 +16,9 @@ use crate::raw::{RawPath, gid_bytes};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// This side's GID. On iWARP something that stands for one.
+    /// This side's GID; zeroes on iWARP.
     pub source_gid: [u8; 16],
-    /// The other side's GID, as far as it is known.
+    /// The other side's GID; zeroes on iWARP.
     pub destination_gid: [u8; 16],
     /// The partition key, 0 where there are none.
     pub partition_key: u16,
@@ -113,7 +113,7 @@ impl Route {
 }
 
 impl EventChannel {
-    /// Where an id leads, as far as it is known: GIDs once it has a device, paths once the route is resolved.
+    /// Where an id leads, as far as it is known: GIDs once the address is resolved, paths once the route is.
     ///
     /// # Errors
     /// [`Error::State`] for an id without a device.

@@ -18,8 +18,8 @@ pub(crate) fn gid_bytes(gid: sys::ibv_gid) -> [u8; 16] {
 impl RawId {
     /// The source and destination GID, the partition key, and the device's port (0: not known).
     pub(crate) fn gids(&self) -> ([u8; 16], [u8; 16], u16, u8) {
-        // SAFETY: [LIVE]. The InfiniBand arm of the union is plain bytes that librdmacm zeroes first and fills in on every
-        // transport (for iWARP with what stands for GIDs there).
+        // SAFETY: [LIVE]. The InfiniBand arm of the union is plain bytes that librdmacm zeroes first and fills in where
+        // there are GIDs.
         unsafe {
             let id = self.as_ptr();
             let addr = (*id).route.addr.addr.ibaddr;
