@@ -21,6 +21,14 @@ const QUICK: Duration = Duration::from_secs(20);
 const MEMLOCK_WANTED: u64 = 64 << 20;
 const NOFILE_WANTED: u64 = 1024;
 
+/// `cargo xtask doctor …`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only what holds for each device and who says so; with ini files in Open MPI's syntax, the last having the last word
+    #[arg(long, value_name = "FILE", num_args = 0..)]
+    device_params: Option<Vec<PathBuf>>,
+}
+
 /// What was found wrong, and the remedy.
 #[derive(Default)]
 struct Problems(Vec<(String, String)>);
@@ -32,7 +40,16 @@ impl Problems {
 }
 
 /// Prints everything. The exit status is 0 also with problems: they may not matter to the reader.
-pub(crate) fn run() -> Result<ExitCode> {
+///
+/// # Errors
+/// The program that asks the devices cannot be built, or a file cannot be read.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(files) = &args.device_params {
+        deps::ensure(&[Group::Build])?;
+        let mut command = helper("btl-core", "device_params")?;
+        print!("{}", exec::output(command.args(files), Duration::from_secs(60))?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut problems = Problems::default();
     packages(&mut problems);
     devices(&mut problems);
@@ -169,11 +186,17 @@ fn ask_verbs() -> Result<Told> {
     if !lacking.is_empty() {
         anyhow::bail!("the helper that asks for them needs {}", lacking.join(" "));
     }
-    let built = cargo::build(&["build", "--package", "rdma-cm", "--example", "devinfo"])?;
-    let Some(helper) = built.into_iter().find(|artifact| artifact.name == "devinfo") else {
-        anyhow::bail!("the helper that asks for them was not built");
-    };
-    Ok(parse_told(&exec::output(&mut Command::new(helper.path), Duration::from_secs(60))?))
+    let mut command = helper("rdma-cm", "devinfo")?;
+    Ok(parse_told(&exec::output(&mut command, Duration::from_secs(60))?))
+}
+
+/// An example that asks the devices, built here.
+fn helper(package: &str, name: &str) -> Result<Command> {
+    let built = cargo::build(&["build", "--package", package, "--example", name])?;
+    match built.into_iter().find(|artifact| artifact.name == name) {
+        Some(artifact) => Ok(Command::new(artifact.path)),
+        None => anyhow::bail!("{package} built no example {name}"),
+    }
 }
 
 fn parse_told(text: &str) -> Told {

@@ -46,7 +46,7 @@ enum Verb {
     /// Check the rules of structure and style
     Tidy,
     /// Tell what this machine has for RDMA and MPI, and how to get what it lacks
-    Doctor,
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Verb::InstallBtl(args) => install::run(&args),
         Verb::Bindings => bindings::run(),
         Verb::Tidy => tidy::run(),
-        Verb::Doctor => doctor::run(),
+        Verb::Doctor(args) => doctor::run(&args),
     };
     match done {
         Ok(code) => code,
