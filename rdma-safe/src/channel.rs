@@ -77,7 +77,7 @@ impl CompletionChannel {
     }
 
     /// Takes one event and acknowledges it.
-    fn take_event(&self) -> Result<Option<CqId>> {
+    pub(crate) fn take_event(&self) -> Result<Option<CqId>> {
         let (mut cq, mut cookie) = (null_mut(), null_mut());
         let verbs = self.0.ctx.0.verbs;
         // SAFETY: live channel, writable pointers. The CQ the event names is alive: ibv_destroy_cq waits until its

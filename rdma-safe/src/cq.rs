@@ -303,19 +303,25 @@ impl CompletionQueue {
 
     /// Waits for an event of this queue, armed by the caller; false when the deadline passed.
     pub(crate) fn wait_event(&mut self, deadline: Instant) -> Result<bool> {
-        let channel = CompletionChannel(Arc::clone(self.channel()?));
-        if channel.0.queues.load(Ordering::Relaxed) > 1 {
-            return Err(Error::refused(
-                "poll_wait",
-                ErrorKind::WrongState,
-                "other completion queues report to this channel; use CompletionChannel::wait and poll them by id",
-            ));
-        }
+        let channel = self.sole_channel("poll_wait")?;
         if !wait_readable(channel.as_fd(), Some(deadline))? {
             return Ok(false);
         }
         channel.wait(Some(Duration::ZERO))?;
         Ok(true)
+    }
+
+    /// The queue's channel, refused when other queues report to it: their events would be swallowed.
+    pub(crate) fn sole_channel(&self, op: &'static str) -> Result<CompletionChannel> {
+        let channel = CompletionChannel(Arc::clone(self.channel()?));
+        if channel.0.queues.load(Ordering::Relaxed) > 1 {
+            return Err(Error::refused(
+                op,
+                ErrorKind::WrongState,
+                "other completion queues report to this channel; use CompletionChannel::wait and poll them by id",
+            ));
+        }
+        Ok(channel)
     }
 
     fn channel(&self) -> Result<&Arc<ChannelInner>> {

@@ -104,6 +104,11 @@ impl PollGroup {
         self.cq.cq_ref()
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn cq(&self) -> &CompletionQueue {
+        &self.cq
+    }
+
     /// Takes a queue pair in. Its completions that were polled before are delivered next.
     ///
     /// # Errors

@@ -42,10 +42,12 @@
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `mr`, `channel`,
 //!   `cq`, `qp`, `post`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`;
-//! * getrlimit(2): `error`.
+//! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
 //! The others forbid it.
 
+#[cfg(feature = "tokio")]
+pub mod aio;
 mod can;
 mod caps;
 mod channel;
