@@ -1,1 +1,429 @@
+//! Waiting in tokio, against the fake provider. No device needed.
 
+mod cancel;
+mod fake;
+
+use cancel::{LIMIT, at_most, in_both, next, soon, until_done};
+use fake::Fake;
+use rdma_safe::aio::{AsyncConfig, AsyncPollGroup, AsyncQueuePair, DeviceEvents, QueueError};
+use rdma_safe::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const CONFIG: AsyncConfig = AsyncConfig { sends: 4, receives: 3, message_size: 64 };
+
+/// Two connected queue pairs, and the device that connects them.
+struct Rig {
+    a: AsyncQueuePair,
+    b: AsyncQueuePair,
+    pd: ProtectionDomain,
+    fake: Arc<Fake>,
+}
+
+fn rig() -> Rig {
+    let fake = Arc::new(Fake::open());
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let [a, b] = [0, 1].map(|_| AsyncQueuePair::new(&pd, &CONFIG).unwrap());
+    let number = |q: &AsyncQueuePair| q.with_qp(|qp| qp.qp_num()).unwrap();
+    fake.connect(number(&a), number(&b));
+    for q in [&a, &b] {
+        q.with_qp(|qp| qp.mark_connected()).unwrap().unwrap();
+        q.post_receives().unwrap();
+    }
+    Rig { a, b, pd, fake }
+}
+
+impl Rig {
+    /// Nobody has lost a buffer, and the device was used as it may be.
+    async fn ends_well(self) {
+        for q in [&self.a, &self.b] {
+            let slots = soon("close", q.close()).await.unwrap();
+            assert_eq!(slots.len(), (CONFIG.sends + CONFIG.receives) as usize);
+            let places: BTreeSet<_> = slots.iter().map(|s| s.as_ptr()).collect();
+            assert_eq!(places.len(), slots.len(), "a buffer was doubled");
+            assert!(slots.iter().all(|s| !self.fake.owns(s)));
+        }
+        self.fake.check();
+        drop((self.a, self.b, self.pd));
+        let fake = Arc::into_inner(self.fake).expect("the device's thread has ended");
+        assert_eq!(fake.state().alive(), (0, 0, 0, 0));
+        assert!(fake.closes_on_drop());
+    }
+}
+
+/// The device at work in a thread of its own, until dropped.
+struct Working {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Working {
+    fn new(fake: &Arc<Fake>) -> Working {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (fake, stopped) = (Arc::clone(fake), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                if fake.progress() == 0 {
+                    thread::sleep(Duration::from_micros(20));
+                }
+            }
+        });
+        Working { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn number(message: &[u8]) -> u32 {
+    u32::from_le_bytes(message[..4].try_into().unwrap())
+}
+
+#[test]
+fn messages_arrive_in_order_though_most_futures_are_dropped() {
+    const MESSAGES: u32 = 500;
+    in_both(|| async {
+        let r = rig();
+        let working = Working::new(&r.fake);
+        let b = r.b.clone();
+        let receiver = tokio::spawn(async move {
+            let mut seed = 7;
+            for want in 0..MESSAGES {
+                let message = until_done(&mut seed, || b.receive()).await.unwrap();
+                assert_eq!(number(&message), want);
+            }
+        });
+        let mut seed = 3;
+        for i in 0..MESSAGES {
+            let bytes = i.to_le_bytes();
+            until_done(&mut seed, || r.a.send(&bytes)).await.unwrap();
+            if i % 16 == 0 {
+                until_done(&mut seed, || r.a.flush()).await.unwrap();
+            }
+        }
+        receiver.await.unwrap();
+        drop(working);
+        r.ends_well().await;
+    });
+}
+
+/// What can be awaited, each dropped at its Nth poll for every N up to where it is ready; then done whole.
+#[test]
+fn every_operation_dropped_at_every_poll_leaves_everything_in_place() {
+    in_both(|| async {
+        for polls in 0..6 {
+            let r = rig();
+            // With the device standing still nothing completes: each of these waits in its last poll.
+            let mut held = Vec::new();
+            for _ in 0..CONFIG.sends {
+                held.push(r.a.reserve().await.unwrap());
+            }
+            assert!(at_most(polls, r.a.reserve()).await.is_none());
+            assert!(at_most(polls, r.a.send(b"never sent")).await.is_none());
+            assert!(at_most(polls, r.b.receive()).await.is_none());
+            held.pop().unwrap().send(4).unwrap();
+            assert!(at_most(polls, r.a.flush()).await.is_none());
+            drop(held);
+            let working = Working::new(&r.fake);
+            let late = at_most(polls, r.b.receive()).await;
+            let message = match late {
+                Some(message) => message.unwrap(),
+                None => soon("receive", r.b.receive()).await.unwrap(),
+            };
+            assert_eq!(message.len(), 4);
+            drop(message);
+            soon("flush", r.a.flush()).await.unwrap();
+            r.a.send(b"after").await.unwrap();
+            assert_eq!(&soon("receive", r.b.receive()).await.unwrap()[..], b"after");
+            drop(working);
+            // The destruction goes on without the future, and the buffers come with the next call.
+            let early = at_most(polls, r.b.close()).await;
+            if let Some(slots) = early {
+                assert_eq!(slots.unwrap().len(), (CONFIG.sends + CONFIG.receives) as usize);
+                assert_eq!(soon("close", r.b.close()).await.unwrap().len(), 0);
+                soon("close", r.a.close()).await.unwrap();
+                r.fake.check();
+            } else {
+                r.ends_well().await;
+            }
+        }
+    });
+}
+
+#[test]
+fn many_tasks_share_a_queue_pair() {
+    const EACH: u32 = 100;
+    const TASKS: u32 = 4;
+    in_both(|| async {
+        let r = rig();
+        let working = Working::new(&r.fake);
+        let sum = Arc::new(AtomicU64::new(0));
+        let left = Arc::new(AtomicU32::new(EACH * TASKS));
+        let mut tasks = Vec::new();
+        for t in 0..TASKS {
+            let a = r.a.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut seed = u64::from(t);
+                for i in 0..EACH {
+                    let bytes = (t * EACH + i).to_le_bytes();
+                    until_done(&mut seed, || a.send(&bytes)).await.unwrap();
+                    if next(&mut seed) % 8 == 0 {
+                        soon("flush", a.flush()).await.unwrap();
+                    }
+                }
+            }));
+            let (b, sum, left) = (r.b.clone(), Arc::clone(&sum), Arc::clone(&left));
+            tasks.push(tokio::spawn(async move {
+                // Each takes its share, so that none waits for a message that another has taken.
+                for _ in 0..EACH {
+                    let message = soon("receive", b.receive()).await.unwrap();
+                    sum.fetch_add(u64::from(number(&message)), Ordering::Relaxed);
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let n = u64::from(EACH * TASKS);
+        assert_eq!(sum.load(Ordering::Relaxed), n * (n - 1) / 2, "each exactly once");
+        assert_eq!(left.load(Ordering::Relaxed), 0);
+        drop(working);
+        r.ends_well().await;
+    });
+}
+
+/// A task that finds another's message puts it where that one looks, and wakes it.
+#[test]
+fn who_drives_wakes_the_others() {
+    in_both(|| async {
+        let r = rig();
+        let waiting = r.b.clone();
+        let task = tokio::spawn(async move { waiting.receive().await.unwrap().len() });
+        for round in 0..3 {
+            tokio::task::yield_now().await;
+            let _ = round;
+        }
+        let mut held = Vec::new();
+        for _ in 0..CONFIG.sends {
+            held.push(r.b.reserve().await.unwrap());
+        }
+        r.a.send(b"hello").await.unwrap();
+        r.fake.progress();
+        // Drives until there is a buffer, which there never is, and takes the message's completion.
+        assert!(at_most(1, r.b.reserve()).await.is_none());
+        assert_eq!(soon("the other task", task).await.unwrap(), 5);
+        drop(held);
+        r.ends_well().await;
+    });
+}
+
+#[test]
+fn a_failure_comes_after_the_messages_before_it() {
+    in_both(|| async {
+        let r = rig();
+        r.a.send(b"last words").await.unwrap();
+        r.fake.progress();
+        let n = r.b.with_qp(|qp| qp.qp_num()).unwrap();
+        r.fake.fail(n);
+        assert_eq!(&r.b.receive().await.unwrap()[..], b"last words");
+        let e = soon("receive", r.b.receive()).await.unwrap_err();
+        assert!(
+            matches!(e, QueueError::Failed { op: Op::Recv, status: WcStatus::WR_FLUSH_ERR, .. }),
+            "{e:?}"
+        );
+        assert!(matches!(r.b.send(b"x").await, Err(QueueError::Failed { .. })));
+        let e = r.a.send(&[0; 65]).await.unwrap_err();
+        assert!(matches!(e, QueueError::Refused(Why::TooLong)), "{e:?}");
+        r.ends_well().await;
+    });
+}
+
+#[test]
+fn closing_ends_every_wait() {
+    in_both(|| async {
+        let r = rig();
+        let b = r.b.clone();
+        let waiter = tokio::spawn(async move { b.receive().await.map(|m| m.len()) });
+        tokio::task::yield_now().await;
+        r.b.start_close();
+        let ended = soon("receive", waiter).await.unwrap();
+        assert!(matches!(ended, Err(QueueError::Closed)), "{ended:?}");
+        assert!(matches!(r.b.reserve().await, Err(QueueError::Closed)));
+        assert!(matches!(r.b.post_receives(), Err(QueueError::Closed)));
+        r.ends_well().await;
+    });
+}
+
+#[test]
+fn a_listener_waits_for_the_first_message() {
+    in_both(|| async {
+        let r = rig();
+        let working = Working::new(&r.fake);
+        r.b.listen_first();
+        assert!(at_most(3, r.b.send(b"too early")).await.is_none());
+        let b = r.b.clone();
+        let answer = tokio::spawn(async move { b.send(b"answer").await });
+        r.a.send(b"first").await.unwrap();
+        assert_eq!(&soon("first", r.b.receive()).await.unwrap()[..], b"first");
+        soon("answer", answer).await.unwrap().unwrap();
+        assert_eq!(&soon("answer", r.a.receive()).await.unwrap()[..], b"answer");
+        assert!(r.b.has_heard());
+        drop(working);
+        r.ends_well().await;
+    });
+}
+
+/// What a message or a buffer holds outlives the queue pair, and goes when they go.
+#[test]
+fn messages_outlive_the_queue_pair() {
+    in_both(|| async {
+        let r = rig();
+        r.a.send(b"keep").await.unwrap();
+        r.fake.progress();
+        let message = r.b.receive().await.unwrap();
+        let buffer = r.b.reserve().await.unwrap();
+        assert_eq!(r.b.close().await.unwrap().len(), (CONFIG.sends + CONFIG.receives) as usize - 2);
+        assert!(matches!(buffer.send(1), Err(QueueError::Closed)));
+        assert_eq!(&message[..], b"keep");
+        drop((message, r.b));
+        r.a.close().await.unwrap();
+        drop((r.a, r.pd));
+        assert_eq!(r.fake.state().alive(), (0, 0, 0, 0));
+        r.fake.check();
+    });
+}
+
+#[test]
+fn the_next_completion_of_a_group_survives_every_drop() {
+    const MESSAGES: u32 = 300;
+    in_both(|| async {
+        let fake = Arc::new(Fake::open());
+        let pd = fake.ctx.alloc_pd().unwrap();
+        let channel = fake.ctx.completion_channel().unwrap();
+        let cq = fake.ctx.create_cq_with(64, &channel).unwrap();
+        let r = cq.cq_ref();
+        let config = QpConfig { send_depth: 4, recv_depth: 4, ..QpConfig::default() };
+        let mut qps = [0, 1].map(|_| pd.create_qp(&r, &r, &config).unwrap());
+        fake.connect(qps[0].qp_num(), qps[1].qp_num());
+        qps.iter_mut().for_each(|qp| qp.mark_connected().unwrap());
+        let mut group = AsyncPollGroup::new(PollGroup::new(cq)).unwrap();
+        let [a, b] = qps.map(|qp| group.group_mut().adopt(qp).map_err(|(_, e)| e).unwrap());
+        for slot in pd.slots(64, 4).unwrap() {
+            group.group_mut().post_recv(b, slot).unwrap();
+        }
+        let mut send = pd.slots(64, 1).unwrap();
+        let working = Working::new(&fake);
+        let (mut sent, mut got, mut seed) = (0, 0, 11);
+        while got < MESSAGES {
+            if sent < MESSAGES
+                && let Some(mut slot) = send.pop()
+            {
+                slot[..4].copy_from_slice(&sent.to_le_bytes());
+                group.group_mut().post_send(a, slot, 4, SendFlags::empty()).unwrap();
+                sent += 1;
+            }
+            let polls = next(&mut seed) as usize % 4;
+            let Some(done) = at_most(polls, group.next()).await else { continue };
+            let done = done.unwrap();
+            assert!(done.status.is_ok());
+            match done.op {
+                Op::Recv => {
+                    assert_eq!(done.key, b);
+                    let slot = done.slot.unwrap();
+                    assert_eq!(number(&slot), got);
+                    got += 1;
+                    group.group_mut().post_recv(b, slot).unwrap();
+                }
+                _ => send.extend(done.slot),
+            }
+        }
+        while send.is_empty() {
+            send.extend(soon("the last send", group.next()).await.unwrap().slot);
+        }
+        drop(working);
+        let mut group = group.into_inner();
+        assert_eq!((group.stale(), group.parked()), (0, 0));
+        assert_eq!(group.remove(a).unwrap().len() + group.remove(b).unwrap().len(), 4);
+        fake.check();
+    });
+}
+
+#[test]
+fn a_group_needs_a_channel_of_its_own() {
+    in_both(|| async {
+        let fake = Fake::open();
+        let without = PollGroup::new(fake.ctx.create_cq(16).unwrap());
+        let e = AsyncPollGroup::new(without).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::WrongState);
+        let channel = fake.ctx.completion_channel().unwrap();
+        let [one, two] = [0, 1].map(|_| fake.ctx.create_cq_with(16, &channel).unwrap());
+        let e = AsyncPollGroup::new(PollGroup::new(one)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::WrongState);
+        let mut group = AsyncPollGroup::new(PollGroup::new(two)).unwrap();
+        assert!(at_most(3, group.next()).await.is_none());
+    });
+}
+
+#[test]
+fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
+    let fake = Fake::open();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let e = AsyncQueuePair::new(&pd, &CONFIG).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::WrongState);
+    assert!(e.to_string().contains("inside a tokio runtime"), "{e}");
+    assert!(DeviceEvents::new(&fake.ctx).is_err());
+}
+
+#[test]
+fn device_events_are_read_one_by_one() {
+    in_both(|| async {
+        let fake = Fake::open();
+        let mut events = DeviceEvents::new(&fake.ctx).unwrap();
+        assert!(DeviceEvents::new(&fake.ctx).is_err(), "there is one reader");
+        for polls in 0..4 {
+            assert!(at_most(polls, events.next()).await.is_none());
+            for port in 1..4 {
+                fake.raise(rdma_sys::ibv_event_type::IBV_EVENT_PORT_ACTIVE.0, port);
+            }
+            for port in 1..4 {
+                let event = soon("an event", events.next()).await.unwrap();
+                assert_eq!(event, AsyncEvent::Port { port, active: true });
+            }
+        }
+        drop(events);
+        assert!(DeviceEvents::new(&fake.ctx).is_ok());
+        fake.check();
+    });
+}
+
+/// A runtime that goes away ends the waits, and what waited can still be closed.
+#[test]
+fn the_end_of_the_runtime_loses_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let r = runtime.block_on(async {
+        let r = rig();
+        let b = r.b.clone();
+        tokio::spawn(async move { b.receive().await.map(drop) });
+        tokio::task::yield_now().await;
+        r
+    });
+    drop(runtime);
+    let another = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    another.block_on(async {
+        let e = tokio::time::timeout(LIMIT, r.b.receive()).await.unwrap().unwrap_err();
+        assert!(matches!(&e, QueueError::Verbs(e) if e.to_string().contains("shut down")), "{e}");
+    });
+    drop((r.a, r.b, r.pd));
+    assert_eq!(r.fake.state().alive(), (0, 0, 0, 0));
+    r.fake.check();
+}

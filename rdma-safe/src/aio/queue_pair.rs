@@ -4,7 +4,7 @@
 
 use super::QueueError;
 use super::buffers::{Message, SendBuffer};
-use super::state::{Life, State};
+use super::state::{Ashes, Life, State};
 use super::waiters::{SharedFd, Step};
 use crate::Context;
 use crate::error::{Error, ErrorKind};
@@ -56,7 +56,8 @@ impl Drop for Shared {
             return;
         }
         // Destroying it may block until the connection manager lets go of it, and this may be a runtime's thread.
-        if let Life::Open(qp) = std::mem::replace(&mut state.life, Life::Closing) {
+        if let Life::Open(qp) = std::mem::replace(&mut state.life, Life::Closing(Ashes::default()))
+        {
             on_a_thread(move || drop(qp));
         }
     }
@@ -239,10 +240,10 @@ impl AsyncQueuePair {
         self.start_close();
         let done = self.0.fd.wait(|_| {
             let mut state = self.0.lock();
-            let result = match &state.life {
-                Life::Closed(Ok(())) => Poll::Ready(Ok(state.take_slots())),
-                Life::Closed(Err(e)) => Poll::Ready(Err(QueueError::Verbs(e.clone()))),
-                _ => Poll::Pending,
+            let result = match state.closed() {
+                Some(Ok(())) => Poll::Ready(Ok(state.take_slots())),
+                Some(Err(e)) => Poll::Ready(Err(QueueError::Verbs(e))),
+                None => Poll::Pending,
             };
             Step { result, moved: false }
         });
@@ -251,20 +252,21 @@ impl AsyncQueuePair {
 
     /// Starts [`close`](Self::close) without waiting.
     pub fn start_close(&self) {
+        let ashes = Ashes::default();
         let mut state = self.0.lock();
         if !matches!(state.life, Life::Open(_)) {
             return;
         }
-        let Life::Open(qp) = std::mem::replace(&mut state.life, Life::Closing) else { return };
+        let closing = Life::Closing(Arc::clone(&ashes));
+        let Life::Open(qp) = std::mem::replace(&mut state.life, closing) else { return };
         drop(state);
         self.0.fd.wake_all();
-        let home = Arc::clone(&self.0);
+        // The thread holds nothing of the handle: when the buffers are there, nothing else is in use.
+        let waker = self.0.fd.waker();
         on_a_thread(move || {
             let closed = qp.close();
-            let mut state = home.lock();
-            state.life = Life::Closed(closed.map(|slots| state.spare.extend(slots)));
-            drop(state);
-            home.fd.wake_all();
+            *ashes.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
+            waker.wake();
         });
     }
 

@@ -15,14 +15,18 @@ use crate::qp_attr::{QpState, SendFlags};
 use crate::slot::Slot;
 use crate::wc::{Done, Op, Wc, WcStatus};
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 const BATCH: usize = 16;
+
+/// What comes out of a destruction, when it is over.
+pub(super) type Ashes = Arc<Mutex<Option<Result<Vec<Slot>>>>>;
 
 /// The queue pair and how it ends.
 pub(super) enum Life {
     Open(Box<QueuePair>),
-    /// A thread destroys it.
-    Closing,
+    /// A thread destroys it, and puts here what comes out.
+    Closing(Ashes),
     Closed(Result<()>),
 }
 
@@ -237,6 +241,18 @@ impl State {
     /// Whether the connection manager may still hold on to the queue pair: destroying it can then block for seconds.
     pub(super) fn is_connecting(&self) -> bool {
         matches!(&self.life, Life::Open(qp) if matches!(qp.state(), QpState::Init | QpState::ReadyToReceive))
+    }
+
+    /// How the destruction went, when it is over.
+    pub(super) fn closed(&mut self) -> Option<Result<()>> {
+        if let Life::Closing(ashes) = &self.life {
+            let closed = ashes.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+            self.life = Life::Closed(closed.map(|slots| self.spare.extend(slots)));
+        }
+        match &self.life {
+            Life::Closed(result) => Some(result.clone()),
+            _ => None,
+        }
     }
 
     /// Takes all slots that are here.
