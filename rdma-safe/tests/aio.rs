@@ -202,28 +202,93 @@ fn many_tasks_share_a_queue_pair() {
     });
 }
 
-/// A task that finds another's message puts it where that one looks, and wakes it.
+/// A task that finds another's message puts it where that one looks, and wakes it: the event may be gone by then.
 #[test]
 fn who_drives_wakes_the_others() {
     in_both(|| async {
         let r = rig();
-        let waiting = r.b.clone();
-        let task = tokio::spawn(async move { waiting.receive().await.unwrap().len() });
-        for round in 0..3 {
-            tokio::task::yield_now().await;
-            let _ = round;
-        }
         let mut held = Vec::new();
         for _ in 0..CONFIG.sends {
             held.push(r.b.reserve().await.unwrap());
         }
+        let waiting = r.b.clone();
+        let task = tokio::spawn(async move { waiting.receive().await.unwrap().len() });
+        asleep(&r.b, 1).await;
         r.a.send(b"hello").await.unwrap();
         r.fake.progress();
+        r.fake.swallow_events();
         // Drives until there is a buffer, which there never is, and takes the message's completion.
         assert!(at_most(1, r.b.reserve()).await.is_none());
         assert_eq!(soon("the other task", task).await.unwrap(), 5);
         drop(held);
         r.ends_well().await;
+    });
+}
+
+/// Until so many tasks sleep on the queue pair.
+async fn asleep(q: &AsyncQueuePair, tasks: usize) {
+    while !format!("{q:?}").contains(&format!("waiting: {tasks}")) {
+        tokio::task::yield_now().await;
+    }
+    // The last one is in the list before it sleeps.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+#[test]
+fn a_buffer_that_is_not_used_goes_to_the_next() {
+    in_both(|| async {
+        let r = rig();
+        let mut held = Vec::new();
+        for _ in 0..CONFIG.sends {
+            held.push(r.a.reserve().await.unwrap());
+        }
+        let a = r.a.clone();
+        let task = tokio::spawn(async move { a.reserve().await.map(drop) });
+        asleep(&r.a, 1).await;
+        held.pop();
+        soon("the other task", task).await.unwrap().unwrap();
+        drop(held);
+        r.ends_well().await;
+    });
+}
+
+/// A completion that comes after the queue was found empty and before it is armed raises no event.
+#[test]
+fn what_comes_before_the_arming_is_seen() {
+    in_both(|| async {
+        let r = rig();
+        r.a.send(b"between").await.unwrap();
+        let device = Arc::clone(&r.fake);
+        r.fake.state().during_poll = Some(Box::new(move || drop(device.progress())));
+        assert_eq!(&soon("receive", r.b.receive()).await.unwrap()[..], b"between");
+        r.ends_well().await;
+
+        let (fake, pd, mut group, [a, b]) = group_of_two();
+        group.group_mut().post_recv(b, pd.slots(64, 1).unwrap().remove(0)).unwrap();
+        group.group_mut().post_inline(a, b"between", SendFlags::empty()).unwrap();
+        let device = Arc::clone(&fake);
+        fake.state().during_poll = Some(Box::new(move || drop(device.progress())));
+        for _ in 0..2 {
+            assert!(soon("next", group.next()).await.unwrap().status.is_ok());
+        }
+        // Armed and asleep, twice over: each event is followed by a new arming.
+        let (mut sent, mut slots) = (0, pd.slots(64, 3).unwrap());
+        for _ in 0..3 {
+            let slot = slots.pop().unwrap();
+            group.group_mut().post_recv(b, slot).unwrap();
+            group.group_mut().post_inline(a, b"later", SendFlags::empty()).unwrap();
+        }
+        while sent < 6 {
+            let device = Arc::clone(&fake);
+            let later = tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                device.step()
+            });
+            sent += usize::from(soon("next", group.next()).await.unwrap().status.is_ok());
+            sent += usize::from(soon("next", group.next()).await.unwrap().status.is_ok());
+            assert_eq!(later.await.unwrap(), 1);
+        }
+        fake.check();
     });
 }
 
@@ -303,21 +368,27 @@ fn messages_outlive_the_queue_pair() {
     });
 }
 
+/// A group with two queue pairs that are connected with each other.
+fn group_of_two() -> (Arc<Fake>, ProtectionDomain, AsyncPollGroup, [QpKey; 2]) {
+    let fake = Arc::new(Fake::open());
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let channel = fake.ctx.completion_channel().unwrap();
+    let cq = fake.ctx.create_cq_with(64, &channel).unwrap();
+    let r = cq.cq_ref();
+    let config = QpConfig { send_depth: 4, recv_depth: 4, ..QpConfig::default() };
+    let mut qps = [0, 1].map(|_| pd.create_qp(&r, &r, &config).unwrap());
+    fake.connect(qps[0].qp_num(), qps[1].qp_num());
+    qps.iter_mut().for_each(|qp| qp.mark_connected().unwrap());
+    let mut group = AsyncPollGroup::new(PollGroup::new(cq)).unwrap();
+    let keys = qps.map(|qp| group.group_mut().adopt(qp).map_err(|(_, e)| e).unwrap());
+    (fake, pd, group, keys)
+}
+
 #[test]
 fn the_next_completion_of_a_group_survives_every_drop() {
     const MESSAGES: u32 = 300;
     in_both(|| async {
-        let fake = Arc::new(Fake::open());
-        let pd = fake.ctx.alloc_pd().unwrap();
-        let channel = fake.ctx.completion_channel().unwrap();
-        let cq = fake.ctx.create_cq_with(64, &channel).unwrap();
-        let r = cq.cq_ref();
-        let config = QpConfig { send_depth: 4, recv_depth: 4, ..QpConfig::default() };
-        let mut qps = [0, 1].map(|_| pd.create_qp(&r, &r, &config).unwrap());
-        fake.connect(qps[0].qp_num(), qps[1].qp_num());
-        qps.iter_mut().for_each(|qp| qp.mark_connected().unwrap());
-        let mut group = AsyncPollGroup::new(PollGroup::new(cq)).unwrap();
-        let [a, b] = qps.map(|qp| group.group_mut().adopt(qp).map_err(|(_, e)| e).unwrap());
+        let (fake, pd, mut group, [a, b]) = group_of_two();
         for slot in pd.slots(64, 4).unwrap() {
             group.group_mut().post_recv(b, slot).unwrap();
         }

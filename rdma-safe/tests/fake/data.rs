@@ -166,7 +166,7 @@ impl State {
     }
 
     /// Moves one message of this queue pair, if it can.
-    fn step(&mut self, n: u32) -> Option<()> {
+    pub(super) fn step(&mut self, n: u32) -> Option<()> {
         let q = self.qps.get(&n).filter(|q| !q.failed)?;
         let peer = q.peer?;
         let q_send_cq = q.send_cq;

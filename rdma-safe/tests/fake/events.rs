@@ -207,6 +207,25 @@ impl State {
 }
 
 impl Fake {
+    /// Moves one message; how many it moved.
+    pub(crate) fn step(&self) -> usize {
+        let mut s = self.state();
+        let numbers: Vec<u32> = s.qps.keys().copied().collect();
+        numbers.into_iter().find_map(|n| s.step(n)).map_or(0, |()| 1)
+    }
+
+    /// Takes away the events of all completion channels, as a reader does.
+    pub(crate) fn swallow_events(&self) {
+        let mut s = self.state();
+        let fds: Vec<c_int> = s.cqs.values().map(|q| q.channel_fd).collect();
+        for channel in s.channels.values_mut() {
+            channel.events.clear();
+        }
+        for fd in fds {
+            while lower(fd) {}
+        }
+    }
+
     /// Raises an asynchronous event about no object of its own: a port, the device, or what nobody knows.
     pub(crate) fn raise(&self, kind: u32, port: i32) {
         let event = ibv_async_event {

@@ -94,7 +94,9 @@ fn unit(bench: &mut Bench) -> Result<Count> {
     let tests = ["--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"];
     let shipped = ["--workspace", "--exclude", "rdma-safe-sys", "--exclude", "btl-sim"];
     let broken = ["--package", "btl-core", "--no-default-features", "--features", "sabotage"];
+    let awaited = ["--package", "rdma-safe", "--features", "rdma-safe/tokio"];
     let mut count = cargo_test(bench, &[&shipped[..], &tests[..]].concat())?;
+    count += cargo_test(bench, &[&awaited[..], &tests[..]].concat())?;
     count += cargo_test(bench, &[&broken[..], &tests[..]].concat())?;
     count += cargo_test(bench, &[&["--package", "btl-sim"][..], &tests[..]].concat())?;
     Ok(count)
@@ -102,7 +104,8 @@ fn unit(bench: &mut Bench) -> Result<Count> {
 
 fn doc(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
-    cargo_test(bench, &["--workspace", "--doc", "--no-fail-fast"])
+    let features = ["--features", "rdma-safe/tokio"];
+    cargo_test(bench, &[&["--workspace", "--doc", "--no-fail-fast"], &features[..]].concat())
 }
 
 fn layout(bench: &mut Bench) -> Result<Count> {
