@@ -42,7 +42,14 @@ pub(crate) struct Artifact {
 /// # Errors
 /// It does not build; the compiler's messages are in the error.
 pub(crate) fn build(args: &[&str]) -> Result<Vec<Artifact>> {
-    let mut command = cargo();
+    build_with(cargo(), args)
+}
+
+/// As [`build`], with a [`cargo`] that was given more environment.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_with(mut command: Command, args: &[&str]) -> Result<Vec<Artifact>> {
     command.args(args).arg("--message-format=json-render-diagnostics");
     let got = exec::capture(&mut command, BUILD_LIMIT)?;
     match got.code {

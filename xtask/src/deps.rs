@@ -27,6 +27,10 @@ pub(crate) enum Group {
     Mpi,
     /// Fetching Debian's packages and generating bindings.
     Bindgen,
+    /// Counting instructions.
+    Count,
+    /// Building the crates that ours are compared with.
+    Rivals,
 }
 
 impl Group {
@@ -39,6 +43,8 @@ impl Group {
             Self::Kernel => "to build the guest's kernel",
             Self::Mpi => "to build and run MPI programs",
             Self::Bindgen => "to generate bindings",
+            Self::Count => "to count instructions",
+            Self::Rivals => "to build the crates that these are compared with",
         }
     }
 }
@@ -136,6 +142,14 @@ const NEEDS: &[Need] = &[
     need(Group::Mpi, Program("ompi_info"), ["openmpi-bin", "openmpi", "openmpi4", "openmpi"]),
     need(
         Group::Bindgen,
+        Library("libclang"),
+        ["libclang-dev", "clang-devel", "clang-devel", "clang"],
+    ),
+    need(Group::Count, Program("valgrind"), ["valgrind", "valgrind", "valgrind", "valgrind"]),
+    need(Group::Count, Program("objdump"), ["binutils", "binutils", "binutils", "binutils"]),
+    need(Group::Rivals, Program("cmake"), ["cmake", "cmake", "cmake", "cmake"]),
+    need(
+        Group::Rivals,
         Library("libclang"),
         ["libclang-dev", "clang-devel", "clang-devel", "clang"],
     ),

@@ -3,6 +3,7 @@
 //! One file per verb. It builds and runs with nothing installed but Rust; what else a verb needs it installs or names.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod bindings;
 mod cargo;
 mod demo;
@@ -12,6 +13,7 @@ mod exec;
 mod guest;
 mod install;
 mod paths;
+mod plot;
 mod sim;
 mod test;
 mod tidy;
@@ -34,6 +36,9 @@ enum Verb {
     Demo(demo::Args),
     /// Run every test: unit, doc, layout, simulator, devices, MPI
     Test(test::Args),
+    /// Measure what the crates cost, against C and against other crates
+    #[command(subcommand)]
+    Bench(bench::Verb),
     /// Run the simulator; everything behind `--` goes to it
     Sim(sim::Args),
     /// Run something on a machine with soft iWARP and RoCE devices
@@ -54,6 +59,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Demo(args) => demo::run(&args),
         Verb::Test(args) => test::run(&args),
+        Verb::Bench(verb) => bench::run(&verb),
         Verb::Sim(args) => sim::run(&args),
         Verb::Guest(verb) => guest::run_verb(verb),
         Verb::InstallBtl(args) => install::run(&args),

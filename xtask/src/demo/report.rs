@@ -1,12 +1,15 @@
 //! The demo's figures: as a table on the terminal, as CSV, and as an SVG plot.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use comfy_table::{CellAlignment, Table, presets};
-use plotters::prelude::*;
+
+use crate::plot;
+
+/// Of the plot, in pixels.
+const SIZE: (u32, u32) = (1100, 480);
 
 /// One row of a ping-pong: message size, time of one way, and rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,92 +118,24 @@ impl Report {
     /// # Errors
     /// A file cannot be written.
     pub(super) fn write(&self, dir: &Path) -> Result<Vec<String>> {
-        fs::create_dir_all(dir)?;
-        let (csv, svg) = (dir.join("pingpong.csv"), dir.join("pingpong.svg"));
-        fs::write(&csv, self.csv())?;
-        let mut text = String::new();
-        self.plot(&mut text).map_err(|error| anyhow!("the plot could not be drawn: {error}"))?;
-        fs::write(&svg, text)?;
-        Ok(vec![format!("figures: {}", csv.display()), format!("plot:    {}", svg.display())])
+        plot::write(dir, "pingpong", &self.csv(), SIZE, |root| self.draw(root))
     }
 
-    fn plot<'a>(&self, svg: &'a mut String) -> Result<(), Box<dyn std::error::Error + 'a>> {
-        let root = SVGBackend::with_string(svg, (1100, 480)).into_drawing_area();
-        root.fill(&WHITE)?;
-        let (left, right) = root.split_horizontally(550);
-        self.panel(&left, "Ping-pong: time of one way", "µs", |point| point.latency_us)?;
-        self.panel(&right, "Ping-pong: bandwidth", "MB/s", |point| point.mb_per_s)?;
-        root.present()?;
-        Ok(())
+    fn draw<'a>(&self, root: &plot::Area<'a>) -> plot::Drawn<'a> {
+        let (left, right) = root.split_horizontally(SIZE.0 / 2);
+        let times = self.lines(|point| point.latency_us);
+        plot::lines(&left, "Ping-pong: time of one way", "µs", &times)?;
+        let rates = self.lines(|point| point.mb_per_s);
+        plot::lines(&right, "Ping-pong: bandwidth", "MB/s", &rates)
     }
 
-    fn panel<'a>(
-        &self,
-        area: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
-        title: &str,
-        unit: &str,
-        y: impl Fn(&Point) -> f64,
-    ) -> Result<(), Box<dyn std::error::Error + 'a>> {
-        const COLORS: [RGBColor; 3] =
-            [RGBColor(0, 102, 204), RGBColor(204, 68, 0), RGBColor(110, 110, 110)];
-        // Both scales are logarithmic: what is 0 has no place on them.
-        let line = |series: &Series| -> Vec<(f64, f64)> {
+    fn lines(&self, y: impl Fn(&Point) -> f64) -> Vec<plot::Line> {
+        let line = |series: &Series| {
             #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-            let both = series.points.iter().map(|point| (point.bytes as f64, y(point)));
-            both.filter(|(x, y)| *x > 0.0 && *y > 0.0).collect()
+            let points = series.points.iter().map(|point| (point.bytes as f64, y(point))).collect();
+            plot::Line { name: series.name.clone(), points }
         };
-        let all: Vec<(f64, f64)> = self.series.iter().flat_map(line).collect();
-        let range = |value: fn(&(f64, f64)) -> f64| {
-            let (min, max) = all
-                .iter()
-                .map(value)
-                .fold((f64::MAX, f64::MIN_POSITIVE), |(a, b), v| (a.min(v), b.max(v)));
-            (min.min(max) / 1.3)..(max * 1.3)
-        };
-        let (xs, ys) = (range(|point| point.0), range(|point| point.1));
-        let mut chart = ChartBuilder::on(area)
-            .caption(title, ("sans-serif", 20))
-            .margin(12)
-            .x_label_area_size(42)
-            .y_label_area_size(64)
-            .build_cartesian_2d(xs.log_scale().base(4.0), ys.log_scale())?;
-        chart
-            .configure_mesh()
-            .x_desc("message size in bytes")
-            .y_desc(unit)
-            .light_line_style(RGBColor(235, 235, 235))
-            .x_label_formatter(&|x| size(*x))
-            .y_label_formatter(&|y| format!("{y:.*}", usize::from(*y < 1.0) * 2))
-            .draw()?;
-        for (series, color) in self.series.iter().zip(COLORS.iter().cycle()) {
-            let color = *color;
-            let points = line(series);
-            chart
-                .draw_series(LineSeries::new(points.clone(), color.stroke_width(2)))?
-                .label(series.name.as_str())
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))
-                });
-            chart.draw_series(
-                points.into_iter().map(|point| Circle::new(point, 3, color.filled())),
-            )?;
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.85))
-            .border_style(RGBColor(200, 200, 200))
-            .draw()?;
-        Ok(())
-    }
-}
-
-/// `65536` → `64 Ki`.
-fn size(bytes: f64) -> String {
-    match bytes {
-        b if b >= 1_048_576.0 => format!("{:.0} Mi", b / 1_048_576.0),
-        b if b >= 1024.0 => format!("{:.0} Ki", b / 1024.0),
-        b => format!("{b:.0}"),
+        self.series.iter().map(line).collect()
     }
 }
 
@@ -218,8 +153,7 @@ mod tests {
         assert!(report.csv().ends_with("0,siw,12.34,0\n4096,siw,20.5,199.8\n"));
         let table = report.table().to_string();
         assert!(table.contains("4096") && table.contains("199.8"), "{table}");
-        let mut svg = String::new();
-        report.plot(&mut svg).expect("a plot");
+        let svg = plot::svg(SIZE, |root| report.draw(root)).expect("a plot");
         assert!(
             svg.starts_with("<svg") && svg.contains("siw") && svg.contains("bandwidth"),
             "{svg}"

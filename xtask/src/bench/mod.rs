@@ -1,0 +1,23 @@
+//! `cargo xtask bench`: what the crates cost. The programs that are measured are in `bench/`.
+
+mod callgrind;
+mod instructions;
+mod programs;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// `cargo xtask bench …`.
+#[derive(clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Count instructions, allocations, locks and atomics per message under callgrind, without hardware
+    Instructions(instructions::Args),
+}
+
+/// Measures, and says which targets are met.
+pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Instructions(args) => instructions::run(args),
+    }
+}
