@@ -32,7 +32,8 @@ impl Rig {
 
 /// A queue pair that believes it is connected; the fake device believes it too.
 fn connected(pd: &ProtectionDomain, cq: &CqRef) -> Result<QueuePair> {
-    let config = QpConfig { send_depth: DEPTH, recv_depth: DEPTH, max_inline: 32 };
+    let config =
+        QpConfig { send_depth: DEPTH, recv_depth: DEPTH, max_inline: 32, ..QpConfig::default() };
     let mut qp = pd.create_qp(cq, cq, &config)?;
     let peer = qp.qp_num();
     qp.modify(&to_init())?;
