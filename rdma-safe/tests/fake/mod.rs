@@ -6,6 +6,7 @@
 
 #![allow(dead_code)] // each test binary uses its part
 
+pub(crate) mod chaos;
 mod data;
 mod events;
 pub(crate) mod more;
