@@ -127,19 +127,33 @@ fn run(steps: Vec<programs::Step>) -> Tally {
     World::new(OnFake { fake, honest: true }, watch, Arc::new(Ledger::default())).run(steps)
 }
 
+/// A test whose programs do nothing is no test.
+fn busy(cases: u64, t: Tally) {
+    let enough = [t.posted, t.refused, t.redeemed + t.routed, t.received];
+    assert!(enough.iter().all(|n| *n >= cases / 2), "{t:?}");
+    assert!(t.closed_with_slots > 0 && t.panics > 0 && t.not_redeemed > 0, "{t:?}");
+}
+
 #[test]
 fn random_programs_end_clean() {
-    run_all(700, 250, Mood::Clean, 4000, run);
+    let t = run_all(300, 250, Mood::Clean, 4000, run);
+    busy(300, t);
+    assert!(t.reclaimed > 0, "{t:?}");
+    assert_eq!((t.programs_with_leaks, t.failed_posts), (0, 0));
 }
 
 #[test]
 fn random_programs_that_forget() {
     let _leaks = LeaksOnPurpose::new();
-    run_all(500, 160, Mood::Forgetful, 4000, run);
+    let t = run_all(200, 160, Mood::Forgetful, 4000, run);
+    busy(200, t);
+    assert!(t.programs_with_leaks > 0, "{t:?}");
 }
 
 #[test]
 fn random_programs_with_faults() {
     let _leaks = LeaksOnPurpose::new();
-    run_all(1500, 160, Mood::Faulty, 4000, run);
+    let t = run_all(500, 160, Mood::Faulty, 4000, run);
+    busy(500, t);
+    assert!(t.programs_with_leaks > 0 && t.failed_posts > 0, "{t:?}");
 }
