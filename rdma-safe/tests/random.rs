@@ -136,8 +136,8 @@ fn busy(cases: u64, t: Tally) {
 
 #[test]
 fn random_programs_end_clean() {
-    let t = run_all(300, 250, Mood::Clean, 4000, run);
-    busy(300, t);
+    let (cases, t) = run_all(300, 250, Mood::Clean, 4000, run);
+    busy(cases, t);
     assert!(t.reclaimed > 0, "{t:?}");
     assert_eq!((t.programs_with_leaks, t.failed_posts), (0, 0));
 }
@@ -145,15 +145,15 @@ fn random_programs_end_clean() {
 #[test]
 fn random_programs_that_forget() {
     let _leaks = LeaksOnPurpose::new();
-    let t = run_all(200, 160, Mood::Forgetful, 4000, run);
-    busy(200, t);
+    let (cases, t) = run_all(200, 160, Mood::Forgetful, 4000, run);
+    busy(cases, t);
     assert!(t.programs_with_leaks > 0, "{t:?}");
 }
 
 #[test]
 fn random_programs_with_faults() {
     let _leaks = LeaksOnPurpose::new();
-    let t = run_all(500, 160, Mood::Faulty, 4000, run);
-    busy(500, t);
+    let (cases, t) = run_all(500, 160, Mood::Faulty, 4000, run);
+    busy(cases, t);
     assert!(t.programs_with_leaks > 0 && t.failed_posts > 0, "{t:?}");
 }

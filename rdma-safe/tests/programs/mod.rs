@@ -35,7 +35,7 @@ pub(crate) fn run_all(
     mood: Mood,
     shrink: u32,
     run: impl Fn(Vec<Step>) -> Tally,
-) -> Tally {
+) -> (u64, Tally) {
     let seed = number("RDMA_TEST_SEED", 0x5eed);
     let cases = u32::try_from(number("RDMA_TEST_CASES", cases.into())).expect("few cases");
     println!("{cases} programs of up to {longest} steps from RDMA_TEST_SEED={seed}");
@@ -61,5 +61,5 @@ pub(crate) fn run_all(
     }
     let tally = tally.get();
     println!("{tally:?}");
-    tally
+    (cases.into(), tally)
 }

@@ -72,7 +72,6 @@ pub(crate) enum Step {
     /// Hands every completion to the queue pair it belongs to.
     RedeemAll,
     DropWc(u8),
-    ForgetWc(u8),
     PollGroup {
         group: u8,
         times: u8,
@@ -191,7 +190,6 @@ fn ending() -> impl Strategy<Value = Step> {
         2 => few().prop_map(Step::Break),
         2 => few().prop_map(Step::DropSlot),
         1 => any::<u8>().prop_map(Step::DropWc),
-        1 => any::<u8>().prop_map(Step::ForgetWc),
         2 => (
             proptest::option::of(few()),
             proptest::option::weighted(0.2, few()),

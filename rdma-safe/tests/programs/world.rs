@@ -168,9 +168,10 @@ impl<F: Fabric> World<F> {
             }
             Step::Progress => self.fabric.progress(),
             Step::Poll { cq, at_most } => self.poll(cq, at_most),
-            Step::DropWc(n) | Step::ForgetWc(n) => {
+            // Dropping one is the same as forgetting it.
+            Step::DropWc(n) => {
                 if let Some(i) = pick(n, self.wcs.len()) {
-                    std::mem::forget(self.wcs.swap_remove(i));
+                    self.wcs.swap_remove(i);
                 }
             }
             Step::Notify(n) => self.notify(n),
@@ -461,7 +462,7 @@ impl<F: Fabric> World<F> {
         assert!(got <= room);
         self.wcs.extend(out.into_iter().take(got));
         while self.wcs.len() > HOARD {
-            drop(self.wcs.remove(0));
+            self.wcs.remove(0);
         }
     }
 
