@@ -40,12 +40,13 @@
 //!
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `mr`, `channel`,
-//!   `cq`, `qp`, `post`;
+//!   `cq`, `qp`, `post`, `ah`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
 //! The others forbid it.
 
+mod ah;
 #[cfg(feature = "tokio")]
 pub mod aio;
 mod can;
@@ -81,6 +82,7 @@ mod shared;
 mod slot;
 mod wc;
 
+pub use ah::{AddressHandle, AddressVector, GRH_SIZE, GlobalRoute, Origin};
 pub use caps::{Caps, Transport};
 pub use channel::CompletionChannel;
 pub use context::Context;

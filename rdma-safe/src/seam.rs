@@ -71,6 +71,16 @@ verbs! {
     create_cq_ex(context: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = ibv_create_cq_ex;
     fork_init() -> c_int = ibv_fork_init;
     is_fork_initialized() -> ibv_fork_status = ibv_is_fork_initialized;
+    query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int = ibv_query_qp;
+    create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp = ibv_create_qp_ex;
+    create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah = ibv_create_ah;
+    destroy_ah(ah: *mut ibv_ah) -> c_int = ibv_destroy_ah;
+    init_ah_from_wc(context: *mut ibv_context, port: u8, wc: *mut ibv_wc, grh: *mut ibv_grh, attr: *mut ibv_ah_attr) -> c_int
+        = ibv_init_ah_from_wc;
+    attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = ibv_attach_mcast;
+    detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = ibv_detach_mcast;
+    open_xrcd(context: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd = ibv_open_xrcd;
+    close_xrcd(xrcd: *mut ibv_xrcd) -> c_int = ibv_close_xrcd;
     get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int = ibv_get_async_event;
     ack_async_event(event: *mut ibv_async_event) = ibv_ack_async_event;
 }

@@ -9,6 +9,7 @@
 pub(crate) mod chaos;
 mod data;
 mod events;
+pub(crate) mod kinds;
 pub(crate) mod more;
 mod objects;
 
@@ -108,6 +109,10 @@ pub(crate) struct State {
     asynchronous: events::Async,
     pub(crate) more: more::More,
     next_key: u32,
+    /// What is not about reliable connections.
+    pub(crate) kinds: kinds::Kinds,
+    /// An InfiniBand device, and no iWARP one.
+    infiniband: bool,
     pds: u32,
     /// What no correct user makes a device do.
     pub(crate) violations: Vec<String>,
@@ -145,10 +150,20 @@ static VERBS: Verbs = objects::VERBS;
 impl Fake {
     /// An iWARP device, as siw.
     pub(crate) fn open() -> Fake {
+        Fake::open_as(ibv_transport_type::IBV_TRANSPORT_IWARP)
+    }
+
+    /// An InfiniBand device with every kind of queue pair, as mlx5.
+    pub(crate) fn open_infiniband() -> Fake {
+        Fake::open_as(ibv_transport_type::IBV_TRANSPORT_IB)
+    }
+
+    fn open_as(transport: ibv_transport_type) -> Fake {
         let mut device = Box::new(ibv_device::default());
-        device.transport_type = ibv_transport_type::IBV_TRANSPORT_IWARP;
+        device.transport_type = transport;
         device.name[0] = b'f' as _;
-        let state = Arc::new(Mutex::new(State::default()));
+        let infiniband = transport == ibv_transport_type::IBV_TRANSPORT_IB;
+        let state = Arc::new(Mutex::new(State { infiniband, ..State::default() }));
         let ops = ibv_context_ops {
             post_send: Some(data::post_send),
             post_recv: Some(data::post_recv),

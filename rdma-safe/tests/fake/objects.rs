@@ -2,7 +2,7 @@
 
 use super::events::*;
 use super::more;
-use super::{Cq, FakeContext, Mr, Qp, lock, state_of};
+use super::{Cq, FakeContext, Mr, Qp, kinds, lock, state_of};
 use rdma_safe::seam::Verbs;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
@@ -24,7 +24,7 @@ pub(super) const VERBS: Verbs = Verbs {
     get_cq_event,
     ack_cq_events,
     create_qp,
-    modify_qp: |_, _, _| 0,
+    modify_qp: kinds::modify_qp,
     destroy_qp,
     query_device_ex: more::query_device_ex,
     query_gid_ex: more::query_gid_ex,
@@ -49,6 +49,15 @@ pub(super) const VERBS: Verbs = Verbs {
     create_cq_ex: more::create_cq_ex,
     fork_init: || libc::ENOSYS,
     is_fork_initialized: || ibv_fork_status::IBV_FORK_UNNEEDED,
+    query_qp: kinds::query_qp,
+    create_qp_ex: kinds::create_qp_ex,
+    create_ah: kinds::create_ah,
+    destroy_ah: kinds::destroy_ah,
+    init_ah_from_wc: kinds::init_ah_from_wc,
+    attach_mcast: kinds::attach_mcast,
+    detach_mcast: kinds::detach_mcast,
+    open_xrcd: kinds::open_xrcd,
+    close_xrcd: kinds::close_xrcd,
     get_async_event,
     ack_async_event,
 };
@@ -62,8 +71,8 @@ unsafe fn close_device(ctx: *mut ibv_context) -> c_int {
     {
         let mut s = lock(state_of(ctx));
         s.closed = true;
-        if s.alive() != (0, 0, 0, 0) || s.channels_alive() != 0 {
-            let left = (s.alive(), s.channels_alive());
+        let left = (s.alive(), s.channels_alive(), s.kinds.alive());
+        if left != ((0, 0, 0, 0), 0, (0, 0, 0)) {
             s.violations.push(format!("closed with {left:?} left"));
         }
     }
@@ -72,20 +81,24 @@ unsafe fn close_device(ctx: *mut ibv_context) -> c_int {
     0
 }
 
-unsafe fn query_device(_: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+unsafe fn query_device(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the caller passes a writable struct.
     let a = unsafe { &mut *attr };
-    (a.vendor_id, a.vendor_part_id) = (rdma_safe::quirks::VENDOR_SIW, 1);
+    const MLX5: (u32, u32) = (0x15b3, 4123);
+    let infiniband = lock(state_of(ctx)).infiniband;
+    (a.vendor_id, a.vendor_part_id) =
+        if infiniband { MLX5 } else { (rdma_safe::quirks::VENDOR_SIW, 1) };
+    (a.phys_port_cnt, a.max_sge) = (1, 6);
     (a.max_qp_wr, a.max_cqe, a.max_qp) = (1 << 14, 1 << 20, 1 << 16);
     0
 }
 
-unsafe fn query_port(_: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
+unsafe fn query_port(ctx: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     if port != 1 {
         return libc::EINVAL;
     }
     // SAFETY: the caller passes a writable struct.
-    unsafe { (*attr).link_layer = 2 };
+    unsafe { (*attr).link_layer = if lock(state_of(ctx)).infiniband { 1 } else { 2 } };
     0
 }
 
@@ -219,6 +232,7 @@ unsafe fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp
         ..ibv_qp::default()
     };
     let raw = Box::into_raw(Box::new(qp));
+    s.kinds.born(n, attr.qp_type, attr.cap);
     s.qps.insert(n, Qp { send_cq, recv_cq, raw: raw.expose_provenance(), ..Qp::default() });
     raw
 }
@@ -230,6 +244,11 @@ unsafe fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     if s.faults.destroy_qp_fails | s.faults.gone != 0 {
         return s.faults.destroy_qp_fails | s.faults.gone;
     }
+    if !s.kinds.may_die(n) {
+        s.violations.push("destroy of a member of a multicast group".into());
+        return libc::EBUSY;
+    }
+    s.kinds.died(n);
     if s.faults.flush_on_destroy {
         s.flush(n);
     }
