@@ -46,6 +46,8 @@ pub struct EventChannel {
     raw: RawChannel,
     free: Vec<u32>,
     pending: VecDeque<Event>,
+    request_limit: usize,
+    turned_away: u64,
     graveyard: Graveyard,
     token: CancelToken,
     waker: Option<Waker>,
@@ -116,6 +118,8 @@ impl EventChannel {
             raw: RawChannel::open()?,
             free: Vec::new(),
             pending: VecDeque::new(),
+            request_limit: 1024,
+            turned_away: 0,
             graveyard: Graveyard::default(),
             token,
             waker: None,
@@ -198,13 +202,49 @@ impl EventChannel {
             if wanted(&event) {
                 return Ok(Some(event));
             }
-            self.pending.push_back(event);
+            self.put_off(event);
             // Peers that flood a listener must not keep this going for ever.
             late += usize::from(Instant::now() >= deadline);
             if late == READ_LATE {
                 return Ok(None);
             }
         }
+    }
+
+    /// Keeps an event for [`next_event`](Self::next_event): every id has few that matter, but strangers may flood a listener,
+    /// and some events repeat.
+    fn put_off(&mut self, event: Event) {
+        let requests = || self.pending.iter().filter(|event| is_request(event)).count();
+        let repeats = match event {
+            Event::AddrChange { id } => {
+                self.pending.iter().any(|e| matches!(e, Event::AddrChange { id: i } if *i == id))
+            }
+            _ => false,
+        };
+        if is_request(&event) && self.pending.len() >= self.request_limit {
+            if requests() >= self.request_limit {
+                self.turned_away += 1;
+                drop(event);
+                // Rejects it now, and not when the channel is used next.
+                self.reap();
+                return;
+            }
+        } else if repeats {
+            return;
+        }
+        self.pending.push_back(event);
+    }
+
+    /// How many requests the blocking helpers keep for later while they wait for something else; more are rejected at once.
+    /// Default 1024. Requests that nobody has read yet are bounded by their listener's
+    /// [backlog](crate::ListenOptions::backlog).
+    pub fn set_request_limit(&mut self, limit: usize) {
+        self.request_limit = limit;
+    }
+
+    /// The number of requests that were rejected because of that limit.
+    pub fn requests_turned_away(&self) -> u64 {
+        self.turned_away
     }
 
     fn check_cancelled(&self) -> Result<()> {

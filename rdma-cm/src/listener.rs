@@ -20,7 +20,8 @@ use crate::raw::Space;
 /// How to listen.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Requests that may wait to be read. Default 128.
+    /// Requests that may wait to be read. Default 128. What comes on top is rejected on iWARP; on InfiniBand and RoCE it is
+    /// not answered, and the initiator's kernel asks again every few seconds.
     pub backlog: u16,
     /// Allow 0.0.0.0 and ::, which listen on **every** device of this host. Default false.
     pub wildcard: bool,
