@@ -137,6 +137,31 @@ pub enum Error {
         /// The most there can be.
         limit: u8,
     },
+    /// The peer has gone.
+    #[error("the peer has disconnected")]
+    Disconnected,
+    /// A request could not be posted.
+    #[error("{op}: {why}")]
+    Post {
+        /// What was to be posted.
+        op: &'static str,
+        /// Why not.
+        why: rdma_safe::Why,
+    },
+    /// A request was posted and failed.
+    #[error("{op}: {status}")]
+    Completion {
+        /// What was posted.
+        op: &'static str,
+        /// How it failed.
+        status: rdma_safe::WcStatus,
+    },
+    /// A name could not be looked up.
+    #[error("the name cannot be looked up: {text}")]
+    Lookup {
+        /// What the resolver says.
+        text: String,
+    },
     /// No signal is free to interrupt a blocking call with.
     #[error(
         "no signal is free to interrupt a blocking rdma_connect: {taken} has a handler of somebody else; name a free one \

@@ -41,6 +41,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod blocking;
 mod channel;
 mod connect;
 mod connector;
@@ -53,6 +54,7 @@ mod id;
 mod interfaces;
 mod interrupt;
 mod listener;
+mod lookup;
 mod loopback;
 mod migrate;
 mod multicast;
@@ -84,6 +86,7 @@ pub use interfaces::{
 };
 pub use interrupt::{CancelToken, INTERRUPT_SIGNAL, set_interrupt_signal};
 pub use listener::ListenOptions;
+pub use lookup::{Found, LookupOptions, lookup};
 pub use loopback::{AddressClass, LoopbackPolicy, check_bind, check_dial, classify};
 pub use multicast::Membership;
 pub use params::ConnParams;
