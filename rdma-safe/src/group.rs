@@ -10,12 +10,13 @@
 use crate::channel::deadline_after;
 use crate::cq::{CompletionQueue, CqRef};
 use crate::error::{Error, ErrorKind, Result};
-use crate::post::{PostError, Why};
+use crate::payload::Payload;
+use crate::post::{BatchError, PostError, Request, Why};
 use crate::qp::QueuePair;
 use crate::qp_attr::SendFlags;
 use crate::route::Route;
 use crate::slot::Slot;
-use crate::wc::{Op, Wc, WcStatus};
+use crate::wc::{Extra, Op, Wc, WcStatus, message};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -54,16 +55,42 @@ impl QpKey {
 pub struct Completion {
     /// Whose it is.
     pub key: QpKey,
-    /// Which queue it was on.
+    /// What the request was.
     pub op: Op,
-    /// The slot that was posted; `None` for inline sends.
+    /// The slot that was posted; `None` for requests without memory of their own and for other kinds of it.
     pub slot: Option<Slot>,
+    /// What was posted, when it was something else than a slot.
+    pub payload: Option<Payload>,
     /// The outcome.
     pub status: WcStatus,
     /// Bytes received, at most the slot's capacity; 0 for sends and failures.
     pub byte_len: usize,
     /// The driver's own error number, for reports.
     pub vendor_err: u32,
+    /// What a message carried beside its bytes.
+    pub extra: Extra,
+}
+
+impl Completion {
+    /// Immediate data that came with it, in host order.
+    pub fn imm(&self) -> Option<u32> {
+        self.extra.imm()
+    }
+
+    /// The key that the peer's send invalidated here. siw does not tell.
+    pub fn invalidated(&self) -> Option<u32> {
+        self.extra.invalidated()
+    }
+
+    /// The bytes received into a slot, without what stands in front of a datagram; empty for everything else.
+    pub fn message(&self) -> &[u8] {
+        message(self.slot.as_ref(), self.op, self.byte_len, self.extra)
+    }
+
+    /// What was posted, of whatever kind.
+    pub fn into_payload(self) -> Option<Payload> {
+        self.payload.or(self.slot.map(Payload::from))
+    }
 }
 
 /// One completion queue and its queue pairs. `Send`.
@@ -170,7 +197,7 @@ impl PollGroup {
     ) -> std::result::Result<(), PostError> {
         match self.qp_mut(key) {
             Some(qp) => qp.post_send(slot, len, flags),
-            None => Err(PostError { why: Why::NoSuchQp, slot: Some(slot) }),
+            None => Err(PostError::of_slot(Why::NoSuchQp, Some(slot))),
         }
     }
 
@@ -187,7 +214,7 @@ impl PollGroup {
     ) -> std::result::Result<(), PostError> {
         match self.qp_mut(key) {
             Some(qp) => qp.post_inline(data, flags),
-            None => Err(PostError { why: Why::NoSuchQp, slot: None }),
+            None => Err(PostError::of_slot(Why::NoSuchQp, None)),
         }
     }
 
@@ -199,7 +226,48 @@ impl PollGroup {
     pub fn post_recv(&mut self, key: QpKey, slot: Slot) -> std::result::Result<(), PostError> {
         match self.qp_mut(key) {
             Some(qp) => qp.post_recv(slot),
-            None => Err(PostError { why: Why::NoSuchQp, slot: Some(slot) }),
+            None => Err(PostError::of_slot(Why::NoSuchQp, Some(slot))),
+        }
+    }
+
+    /// Posts a request; see [`QueuePair::post`].
+    ///
+    /// # Errors
+    /// As there, and [`Why::NoSuchQp`].
+    pub fn post(&mut self, key: QpKey, request: Request<'_>) -> std::result::Result<(), PostError> {
+        match self.qp_mut(key) {
+            Some(qp) => qp.post(request),
+            None => Err(PostError::of(Why::NoSuchQp, request.payload)),
+        }
+    }
+
+    /// Posts requests with one doorbell; see [`QueuePair::post_batch`].
+    ///
+    /// # Errors
+    /// As there, and [`Why::NoSuchQp`], which takes nothing from the iterator.
+    pub fn post_batch<'a>(
+        &mut self,
+        key: QpKey,
+        requests: impl IntoIterator<Item = Request<'a>>,
+    ) -> std::result::Result<usize, BatchError> {
+        match self.qp_mut(key) {
+            Some(qp) => qp.post_batch(requests),
+            None => Err(BatchError::no_such_qp()),
+        }
+    }
+
+    /// Posts receives with one doorbell; see [`QueuePair::post_recv_batch`].
+    ///
+    /// # Errors
+    /// As there, and [`Why::NoSuchQp`], which takes nothing from the iterator.
+    pub fn post_recv_batch(
+        &mut self,
+        key: QpKey,
+        slots: impl IntoIterator<Item = Slot>,
+    ) -> std::result::Result<usize, BatchError> {
+        match self.qp_mut(key) {
+            Some(qp) => qp.post_recv_batch(slots),
+            None => Err(BatchError::no_such_qp()),
         }
     }
 
@@ -365,9 +433,11 @@ fn redeem(route: &Route, qps: &mut [Option<QueuePair>], wc: &mut Wc) -> Option<C
         key: QpKey::new(serial, index),
         op: done.op,
         slot: done.slot,
+        payload: done.payload,
         status: done.status,
         byte_len: done.byte_len,
         vendor_err: done.vendor_err,
+        extra: done.extra,
     })
 }
 

@@ -65,6 +65,8 @@ pub mod hazards {}
 mod loopback;
 mod memory;
 mod mr;
+mod mw;
+mod payload;
 mod pd;
 mod port;
 mod post;
@@ -78,6 +80,7 @@ mod ring;
 mod route;
 #[doc(hidden)]
 pub mod seam;
+mod sg;
 mod shared;
 mod slot;
 mod wc;
@@ -96,16 +99,19 @@ pub use group::{Completion, PollGroup, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
 pub use memory::{OwnedMemory, StableBuffer};
 pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
+pub use mw::{MemoryWindow, WindowAccess, WindowKind};
+pub use payload::{Payload, PayloadKind};
 pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, PortAttr, PortState};
-pub use post::{PostError, Why};
+pub use post::{BatchError, PostError, RawRequest, RawSge, RawVerb, Request, Why};
 pub use qp::QueuePair;
 pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};
 pub use remote::RemoteRange;
 pub use remote_slot::RemoteSlot;
+pub use sg::{Piece, SgList};
 pub use shared::{SharedRegion, SharedSlice};
 pub use slot::Slot;
-pub use wc::{Done, Op, Wc, WcStatus};
+pub use wc::{Done, Extra, Op, Queue, Wc, WcStatus};
 
 static_assertions::assert_impl_all!(Device: Clone, Send, Sync);
 static_assertions::assert_impl_all!(Context: Clone, Send, Sync);

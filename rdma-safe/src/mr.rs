@@ -36,6 +36,8 @@ pub enum RemoteAccess {
     /// Nothing on purpose: it is the sink of our own RDMA reads. On iWARP that needs remote write access, and the peer
     /// learns the key.
     ReadSink,
+    /// Nothing by itself: peers use memory windows that are bound to it.
+    Windows,
 }
 
 /// The one place where access flags are made (ibv_reg_mr(3): remote write needs local write).
@@ -49,6 +51,7 @@ fn access_flags(remote: Option<RemoteAccess>, caps: Caps) -> u32 {
             Some(RemoteAccess::Read) => READ,
             Some(RemoteAccess::Write) => WRITE,
             Some(RemoteAccess::ReadWrite) => READ | WRITE,
+            Some(RemoteAccess::Windows) => ibv_access_flags::IBV_ACCESS_MW_BIND.0,
             Some(RemoteAccess::ReadSink) if caps.contains(Caps::READ_SINK_REMOTE_WRITE) => WRITE,
             Some(RemoteAccess::ReadSink) => 0,
         }
@@ -104,6 +107,10 @@ impl Region {
         self.len
     }
 
+    pub(crate) fn as_raw(&self) -> *mut ibv_mr {
+        self.raw.as_ptr()
+    }
+
     /// Address of the first byte, as the device and peers know it.
     pub(crate) fn wire_addr(&self) -> u64 {
         self.start.expose_provenance() as u64
@@ -123,6 +130,12 @@ impl Region {
     pub(crate) fn wire(&self, offset: usize, len: u32) -> Wire {
         let addr = self.wire_addr().wrapping_add(offset as u64);
         Wire { addr, capacity: len, lkey: self.lkey(), pd: Arc::as_ptr(&self.pd) }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes)", self.len)
     }
 }
 

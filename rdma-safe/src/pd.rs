@@ -5,6 +5,7 @@ use crate::cq::CqRef;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::OwnedMemory;
 use crate::mr::{Local, MemoryRegion};
+use crate::mw::{MemoryWindow, WindowKind};
 use crate::qp::QueuePair;
 use crate::qp_attr::QpConfig;
 use crate::slot::Slot;
@@ -96,6 +97,15 @@ impl ProtectionDomain {
         config: &QpConfig,
     ) -> Result<QueuePair> {
         QueuePair::new(self, send_cq, recv_cq, config)
+    }
+
+    /// Allocates a memory window (ibv_alloc_mw(3)).
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) without [`Caps::MEMORY_WINDOWS`](crate::Caps::MEMORY_WINDOWS), else the
+    /// errno of the call.
+    pub fn alloc_window(&self, kind: WindowKind) -> Result<MemoryWindow> {
+        MemoryWindow::new(self, kind)
     }
 
     /// The raw protection domain, valid as long as `self` or a clone lives. It must not be deallocated.

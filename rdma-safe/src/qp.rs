@@ -16,9 +16,10 @@
 use crate::can;
 use crate::cq::{CqInner, CqRef};
 use crate::error::{Error, ErrorKind, Result};
+use crate::payload::Payload;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
-use crate::ring::{DEPTH_MAX, Kind, Ring, SERIAL_MAX, SendRing};
+use crate::ring::{DEPTH_MAX, InFlight, Kind, SERIAL_MAX};
 use crate::slot::Slot;
 use crate::{Caps, Context};
 use rdma_sys::*;
@@ -53,8 +54,9 @@ pub struct QueuePair {
     pub(crate) pd: ManuallyDrop<Arc<PdInner>>,
     /// Zeroed once, so that a post writes only the fields a SEND uses.
     pub(crate) template: ibv_send_wr,
-    pub(crate) sends: ManuallyDrop<SendRing>,
-    pub(crate) recvs: ManuallyDrop<Ring>,
+    pub(crate) flight: ManuallyDrop<InFlight>,
+    /// Not 0 where no completion is plain: datagrams come with 40 bytes in front.
+    pub(crate) odd: u32,
     serial: u64,
     config: QpConfig,
     send_cq: ManuallyDrop<Arc<CqInner>>,
@@ -103,8 +105,8 @@ impl QueuePair {
             },
             pd: ManuallyDrop::new(Arc::clone(&pd.0)),
             template: ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND, ..ibv_send_wr::default() },
-            sends: ManuallyDrop::new(SendRing::new(serial, config.send_depth)),
-            recvs: ManuallyDrop::new(Ring::new(Kind::Recv, serial, config.recv_depth)),
+            flight: ManuallyDrop::new(InFlight::new(serial, config.send_depth, config.recv_depth)),
+            odd: u32::from(config.kind == QpKind::Ud),
             serial,
             config: *config,
             send_cq: ManuallyDrop::new(Arc::clone(send_cq)),
@@ -247,12 +249,14 @@ impl QueuePair {
 
     /// Sends and receives posted and not yet redeemed.
     pub fn in_flight(&self) -> (usize, usize) {
-        (self.sends.used() as usize, self.recvs.used() as usize)
+        let (sends, recvs) = self.flight.used();
+        (sends as usize, recvs as usize)
     }
 
     /// Sends and receives that can still be posted.
     pub fn room(&self) -> (usize, usize) {
-        (self.sends.room() as usize, self.recvs.room() as usize)
+        let (sends, recvs) = self.flight.room();
+        (sends as usize, recvs as usize)
     }
 
     /// The context it was made on.
@@ -271,39 +275,57 @@ impl QueuePair {
         self.raw.as_ptr()
     }
 
-    /// Destroys the queue pair and gives back every slot it still had.
+    /// Destroys the queue pair and gives back every slot it still had. What it had of other kinds is dropped.
     ///
     /// # Errors
     /// The errno of ibv_destroy_qp(3); queue pair and slots are leaked then, because the device may still use them.
     pub fn close(self) -> Result<Vec<Slot>> {
+        Ok(self.close_payloads()?.into_iter().filter_map(|p| p.into_slot().ok()).collect())
+    }
+
+    /// Destroys the queue pair and gives back everything it still had.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub fn close_payloads(self) -> Result<Vec<Payload>> {
         let mut me = ManuallyDrop::new(self);
         me.destroy()?;
         // SAFETY: destroyed, and `me` is never dropped, so this happens once.
-        let (sends, recvs) = unsafe { me.take_rings() };
-        Ok(sends.into_slots().chain(recvs.into_slots()).collect())
+        Ok(unsafe { me.take_flight() }.into_payloads().collect())
     }
 
     fn destroy(&mut self) -> Result<()> {
         // SAFETY: the QP is alive; it is not used again after this, whatever the outcome.
         let rc = unsafe { (self.pd.ctx.0.verbs.destroy_qp)(self.raw.as_ptr()) };
         Error::check("ibv_destroy_qp", rc)?;
-        self.send_cq.bury(self.serial, self.config.send_depth, self.sends.used());
-        self.recv_cq.bury(self.serial, self.config.recv_depth, self.recvs.used());
+        let (sends, recvs) = self.flight.used();
+        self.send_cq.bury(self.serial, self.config.send_depth, sends);
+        self.recv_cq.bury(self.serial, self.config.recv_depth, recvs);
         Ok(())
     }
 
-    /// Takes the tables out and lets go of PD and CQs.
+    /// Most pieces that one read can scatter to.
+    pub(crate) fn read_pieces(&self) -> u32 {
+        // An iWARP read request names one sink (RFC 5040 4.4); siw drops the others without a word.
+        let device = match self.context().transport().is_iwarp() {
+            true => 1,
+            false => self.context().attr().max_sge_rd.max(1),
+        };
+        device.min(self.config.max_send_sge)
+    }
+
+    /// Takes the table out and lets go of PD and CQs.
     ///
     /// # Safety
     /// `destroy` succeeded; called once, and `self` is not used after.
-    unsafe fn take_rings(&mut self) -> (SendRing, Ring) {
+    unsafe fn take_flight(&mut self) -> InFlight {
         // SAFETY: the caller promises that each is taken once.
         unsafe {
-            let rings = (ManuallyDrop::take(&mut self.sends), ManuallyDrop::take(&mut self.recvs));
+            let flight = ManuallyDrop::take(&mut self.flight);
             ManuallyDrop::drop(&mut self.send_cq);
             ManuallyDrop::drop(&mut self.recv_cq);
             ManuallyDrop::drop(&mut self.pd);
-            rings
+            flight
         }
     }
 }
@@ -312,7 +334,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         if self.destroy().is_ok() {
             // SAFETY: destroyed, and Drop runs once. On failure everything stays where it is: leaked.
-            drop(unsafe { self.take_rings() });
+            drop(unsafe { self.take_flight() });
         }
     }
 }

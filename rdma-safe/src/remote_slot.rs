@@ -109,6 +109,19 @@ impl RemoteSlot {
             ))),
         }
     }
+    #[inline(always)]
+    pub(crate) fn into_header(self) -> HeaderPtr {
+        let header = self.0;
+        std::mem::forget(self);
+        header
+    }
+
+    /// # Safety
+    /// `header` came from [`into_header`](Self::into_header), and this is done once for it.
+    #[inline(always)]
+    pub(crate) unsafe fn from_header(header: HeaderPtr) -> RemoteSlot {
+        RemoteSlot(header)
+    }
 }
 
 fn outside(why: String) -> Error {

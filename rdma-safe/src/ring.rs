@@ -1,42 +1,62 @@
 //! In-flight tables: who owns what while the device has it.
 //!
-//! A request id is `[generation 6 | kind 2 | serial 40 | index 16]`: the serial names the queue pair and is never used
-//! again in this process, the index names the entry, and the generation (odd = in flight) tells this post from earlier
-//! ones. One comparison of the id on redeeming checks kind, queue pair, entry, generation and occupancy. `qp_num` is
-//! not used for anything: siw gives a dead queue pair's number to the next one at once, and the dead one's flush
-//! completions may arrive after that.
+//! A request id is `[generation 6 | kind 2 | serial 39 | index 17]`: the serial names the queue pair (or shared receive
+//! queue) and is never used again in this process, the index names the entry, and the generation (odd = in flight)
+//! tells this post from earlier ones. One comparison of the id on redeeming checks kind, owner, entry, generation and
+//! occupancy. `qp_num` is not used for anything: siw gives a dead queue pair's number to the next one at once, and the
+//! dead one's flush completions may arrive after that.
 
 #![forbid(unsafe_code)]
 
-use crate::slot::Slot;
+use crate::payload::Payload;
+use crate::wc::Op;
 
-const INDEX_BITS: u32 = 16;
-const SERIAL_BITS: u32 = 40;
+const INDEX_BITS: u32 = 17;
+const SERIAL_BITS: u32 = 39;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 /// Serials are below this.
 pub(crate) const SERIAL_MAX: u64 = 1 << SERIAL_BITS;
 const KIND_SHIFT: u32 = INDEX_BITS + SERIAL_BITS;
 /// The generation is at the top, so that the next one is one addition that wraps out of the word.
 const GENERATION_ONE: u64 = 1 << (KIND_SHIFT + 2);
-/// Most entries of one ring.
-pub(crate) const DEPTH_MAX: u32 = 1 << INDEX_BITS;
+const KIND_MASK: u64 = 3 << KIND_SHIFT;
+/// Most entries of one queue.
+pub(crate) const DEPTH_MAX: u32 = 1 << (INDEX_BITS - 1);
 /// No posted id is 0: every kind is at least 1.
 pub(crate) const NO_ID: u64 = 0;
 
-/// Which queue an id belongs to. 3 is kept for shared receive queues.
+/// Which sort of queue an id belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send = 1,
     Recv = 2,
+    SharedRecv = 3,
 }
+
+const SEND: u64 = (Kind::Send as u64) << KIND_SHIFT;
+const RECV: u64 = (Kind::Recv as u64) << KIND_SHIFT;
+const SHARED_RECV: u64 = (Kind::SharedRecv as u64) << KIND_SHIFT;
 
 #[inline(always)]
 pub(crate) fn kind_of(id: u64) -> Option<Kind> {
-    match (id >> KIND_SHIFT) & 3 {
-        1 => Some(Kind::Send),
-        2 => Some(Kind::Recv),
+    match id & KIND_MASK {
+        SEND => Some(Kind::Send),
+        RECV => Some(Kind::Recv),
+        SHARED_RECV => Some(Kind::SharedRecv),
         _ => None,
     }
+}
+
+/// Whether a redeemed id was a send's.
+#[inline(always)]
+pub(crate) fn is_send(id: u64) -> bool {
+    id & KIND_MASK == SEND
+}
+
+/// Whether an id is of a shared receive queue.
+#[cfg(test)]
+pub(crate) fn is_shared(id: u64) -> bool {
+    id & KIND_MASK == SHARED_RECV
 }
 
 #[inline(always)]
@@ -44,14 +64,9 @@ pub(crate) fn serial_of(id: u64) -> u64 {
     (id >> INDEX_BITS) & (SERIAL_MAX - 1)
 }
 
-#[inline(always)]
-fn next_generation(id: u64) -> u64 {
-    id.wrapping_add(GENERATION_ONE)
-}
-
 struct Entry {
     id: u64,
-    slot: Option<Slot>,
+    payload: Option<Payload>,
 }
 
 impl Entry {
@@ -62,170 +77,213 @@ impl Entry {
 
     /// Vacant to in flight; returns the new id.
     #[inline(always)]
-    fn occupy(&mut self, slot: Option<Slot>) -> u64 {
-        self.id = next_generation(self.id);
-        // A vacant entry holds no slot; forgetting the None spares the drop code on the message path.
-        std::mem::forget(std::mem::replace(&mut self.slot, slot));
+    fn occupy(&mut self, payload: Option<Payload>) -> u64 {
+        self.id = self.id.wrapping_add(GENERATION_ONE);
+        // A vacant entry holds nothing; forgetting the None spares the drop code on the message path.
+        std::mem::forget(std::mem::replace(&mut self.payload, payload));
         self.id
     }
 
     /// In flight to vacant; the id it had is dead.
     #[inline(always)]
-    fn vacate(&mut self) -> Option<Slot> {
-        self.id = next_generation(self.id);
-        self.slot.take()
+    fn vacate(&mut self) -> Option<Payload> {
+        self.id = self.id.wrapping_add(GENERATION_ONE);
+        self.payload.take()
     }
 }
 
-/// The entries of one queue, posted round and round. Allocated once.
-pub(crate) struct Ring {
-    entries: Box<[Entry]>,
-    cursor: u32,
-    used: u32,
-}
-
-impl Ring {
-    /// `depth` is at least 1 and at most [`DEPTH_MAX`], `serial` below [`SERIAL_MAX`] (checked by the caller).
-    pub(crate) fn new(kind: Kind, serial: u64, depth: u32) -> Ring {
-        let base = (kind as u64) << KIND_SHIFT | serial << INDEX_BITS;
-        let entries = (0..u64::from(depth)).map(|i| Entry { id: base | i, slot: None }).collect();
-        Ring { entries, cursor: 0, used: 0 }
-    }
-
-    /// Index the next post will use.
-    #[inline(always)]
-    fn cursor(&self) -> usize {
-        self.cursor as usize
-    }
-
-    /// How many entries before `index` can hold older posts; behind those lie newer ones, if the queue is full.
-    fn older_than(&self, index: usize) -> usize {
-        // The next post takes the place of the oldest.
-        let oldest = self.cursor();
-        if index >= oldest {
-            index - oldest
-        } else {
-            index + self.entries.len().saturating_sub(oldest)
-        }
-    }
-
-    /// Moves the slot in and returns the request id, or gives it back when the queue is full.
-    #[inline(always)]
-    pub(crate) fn put(&mut self, slot: Option<Slot>) -> Result<u64, Option<Slot>> {
-        match self.entries.get_mut(self.cursor as usize) {
-            Some(e) if !e.in_flight() => {
-                let id = e.occupy(slot);
-                let next = self.cursor + 1;
-                self.cursor = if next as usize == self.entries.len() { 0 } else { next };
-                self.used += 1;
-                Ok(id)
-            }
-            _ => Err(slot),
-        }
-    }
-
-    /// Takes an entry's slot out, exactly once per posted id. `None`: stale, repeated or foreign.
-    #[inline(always)]
-    pub(crate) fn redeem(&mut self, id: u64) -> Option<Option<Slot>> {
-        let e = self.entries.get_mut((id & INDEX_MASK) as usize)?;
-        // A vacant entry's id has an even generation, which no posted id has; NO_ID has kind 0.
-        if e.id != id || id & GENERATION_ONE == 0 {
-            return None;
-        }
-        self.used = self.used.wrapping_sub(1);
-        Some(e.vacate())
-    }
-
-    fn vacate_at(&mut self, index: usize) -> Option<Slot> {
-        let e = self.entries.get_mut(index).filter(|e| e.in_flight())?;
-        self.used = self.used.wrapping_sub(1);
-        e.vacate()
-    }
-
-    /// Whether the entry holds a slot.
-    fn holds_slot(&self, index: usize) -> bool {
-        self.entries.get(index).is_some_and(|e| e.slot.is_some())
-    }
-
-    /// Entries in flight.
-    pub(crate) fn used(&self) -> u32 {
-        self.used
-    }
-
-    /// Posts that would still fit, if completions come in order.
-    pub(crate) fn room(&self) -> u32 {
-        u32::try_from(self.entries.len()).unwrap_or(u32::MAX).saturating_sub(self.used)
-    }
-
-    /// All slots. Only for a queue that is destroyed.
-    pub(crate) fn into_slots(self) -> impl Iterator<Item = Slot> {
-        self.entries.into_iter().filter_map(|e| e.slot)
-    }
-}
-
-/// What is known of a send entry beside its being in flight.
+/// What is known of a send beside its being in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// Will complete by itself.
     Signalled,
     /// Finished by the completion of a later send.
     Unsignalled,
-    /// Was unsignalled and is finished; the slot waits to be reclaimed.
+    /// Was unsignalled and is finished; what it owned waits to be reclaimed.
     Finished,
 }
 
-/// The send queue: a ring, and which sends are unsignalled.
-pub(crate) struct SendRing {
-    ring: Ring,
-    marks: Box<[Mark]>,
+/// The two queues of a queue pair, each posted round and round: sends first, then receives. Allocated once.
+pub(crate) struct InFlight {
+    entries: Box<[Entry]>,
+    send_next: u32,
+    recv_next: u32,
+    send_depth: u32,
+    /// Unsignalled sends and finished ones: while there is none, redeeming need not look for any.
+    lazy: u32,
+    marks: Box<[(Mark, Op)]>,
     unsignalled: u32,
-    finished: u32,
     reclaim_from: u32,
 }
 
-impl SendRing {
-    pub(crate) fn new(serial: u64, depth: u32) -> SendRing {
-        SendRing {
-            ring: Ring::new(Kind::Send, serial, depth),
-            marks: (0..depth).map(|_| Mark::Signalled).collect(),
+impl InFlight {
+    /// Depths are at most [`DEPTH_MAX`], `serial` below [`SERIAL_MAX`] (checked by the caller).
+    pub(crate) fn new(serial: u64, send_depth: u32, recv_depth: u32) -> InFlight {
+        InFlight::of(serial, send_depth, recv_depth, RECV)
+    }
+
+    /// The table of a shared receive queue.
+    #[cfg(test)]
+    pub(crate) fn shared(serial: u64, depth: u32) -> InFlight {
+        InFlight::of(serial, 0, depth, SHARED_RECV)
+    }
+
+    fn of(serial: u64, send_depth: u32, recv_depth: u32, recv_kind: u64) -> InFlight {
+        let sends = (0..u64::from(send_depth)).map(|i| SEND | i);
+        let recvs = (0..u64::from(recv_depth)).map(|i| recv_kind | (i + u64::from(send_depth)));
+        let entry = |id: u64| Entry { id: id | serial << INDEX_BITS, payload: None };
+        InFlight {
+            entries: sends.chain(recvs).map(entry).collect(),
+            send_next: 0,
+            recv_next: send_depth,
+            send_depth,
+            lazy: 0,
+            marks: (0..send_depth).map(|_| (Mark::Signalled, Op::Send)).collect(),
             unsignalled: 0,
-            finished: 0,
             reclaim_from: 0,
+        }
+    }
+
+    /// Moves a plain send in and returns its request id, or gives it back when the queue is full.
+    #[inline(always)]
+    pub(crate) fn put_send(
+        &mut self,
+        payload: Option<Payload>,
+        signalled: bool,
+    ) -> Result<u64, Option<Payload>> {
+        let index = self.send_next;
+        match self.entries.get_mut(index as usize) {
+            Some(e) if !e.in_flight() => {
+                let id = e.occupy(payload);
+                let next = index + 1;
+                self.send_next = if next == self.send_depth { 0 } else { next };
+                if !signalled {
+                    self.mark_unsignalled(index);
+                }
+                Ok(id)
+            }
+            _ => Err(payload),
+        }
+    }
+
+    /// Moves any other send in.
+    pub(crate) fn put_other(
+        &mut self,
+        payload: Option<Payload>,
+        op: Op,
+        signalled: bool,
+    ) -> Result<u64, Option<Payload>> {
+        let index = self.send_next as usize;
+        let word = Payload::other(payload);
+        let id = self.put_send(Some(word), signalled).map_err(|p| p.and_then(Payload::settle))?;
+        if let Some(m) = self.marks.get_mut(index) {
+            m.1 = op;
+        }
+        Ok(id)
+    }
+
+    /// Moves a receive in and returns its request id, or gives it back when the queue is full.
+    #[inline(always)]
+    pub(crate) fn put_recv(&mut self, payload: Payload) -> Result<u64, Payload> {
+        let index = self.recv_next;
+        match self.entries.get_mut(index as usize) {
+            Some(e) if !e.in_flight() => {
+                let id = e.occupy(Some(payload));
+                let next = index + 1;
+                let last = next as usize == self.entries.len();
+                self.recv_next = if last { self.send_depth } else { next };
+                Ok(id)
+            }
+            _ => Err(payload),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn mark_unsignalled(&mut self, index: u32) {
+        if let Some(m) = self.marks.get_mut(index as usize) {
+            m.0 = Mark::Unsignalled;
+            self.unsignalled += 1;
+            self.lazy += 1;
         }
     }
 
     /// Whether the next send has to be signalled so that the queue can never fill up with sends nobody hears of.
     #[inline(always)]
     pub(crate) fn must_signal(&self) -> bool {
-        self.unsignalled as usize >= self.marks.len() / 2
+        self.unsignalled >= self.send_depth / 2
     }
 
+    /// Takes out what an entry owned, exactly once per posted id. `None`: stale, repeated or foreign.
     #[inline(always)]
-    pub(crate) fn put(&mut self, slot: Option<Slot>, signalled: bool) -> Result<u64, Option<Slot>> {
-        let index = self.ring.cursor();
-        let id = self.ring.put(slot)?;
-        if !signalled {
-            self.mark_unsignalled(index);
+    pub(crate) fn redeem(&mut self, id: u64) -> Option<Option<Payload>> {
+        let index = (id & INDEX_MASK) as usize;
+        let e = self.entries.get_mut(index)?;
+        // A vacant entry's id has an even generation, which no posted id has.
+        if e.id != id || id & GENERATION_ONE == 0 {
+            return None;
         }
-        Ok(id)
+        let payload = e.vacate();
+        if self.lazy != 0 {
+            self.sweep(index);
+        }
+        Some(payload)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn mark_unsignalled(&mut self, index: usize) {
-        if let Some(m) = self.marks.get_mut(index) {
-            *m = Mark::Unsignalled;
-            self.unsignalled += 1;
-        }
+    /// What a redeemed send was.
+    pub(crate) fn op_of(&self, id: u64) -> Op {
+        self.marks.get((id & INDEX_MASK) as usize).map_or(Op::Send, |m| m.1)
     }
 
-    #[inline(always)]
-    pub(crate) fn redeem(&mut self, id: u64) -> Option<Option<Slot>> {
-        let slot = self.ring.redeem(id)?;
-        if self.unsignalled | self.finished != 0 {
-            self.sweep((id & INDEX_MASK) as usize);
+    /// Undoes the latest `n` posts of the send queue, newest first: the device never saw them.
+    pub(crate) fn unput_sends(&mut self, n: usize) -> Vec<Payload> {
+        let mut back = Vec::new();
+        for _ in 0..n {
+            let before = self.send_next.checked_sub(1).or(self.send_depth.checked_sub(1));
+            let Some(index) = before else { break };
+            self.send_next = index;
+            back.extend(self.take_back(index));
         }
-        Some(slot)
+        back.reverse();
+        back
+    }
+
+    /// Undoes the latest `n` posts of the receive queue.
+    pub(crate) fn unput_recvs(&mut self, n: usize) -> Vec<Payload> {
+        let mut back = Vec::new();
+        for _ in 0..n {
+            let first = self.recv_next == self.send_depth;
+            // Lossless: the table has at most 2^17 entries.
+            let index =
+                if first { self.entries.len() as u32 } else { self.recv_next }.saturating_sub(1);
+            self.recv_next = index;
+            back.extend(self.take_back(index));
+        }
+        back.reverse();
+        back
+    }
+
+    fn take_back(&mut self, index: u32) -> Option<Payload> {
+        let e = self.entries.get_mut(index as usize).filter(|e| e.in_flight())?;
+        let payload = e.vacate();
+        if let Some(m) = self.marks.get_mut(index as usize)
+            && std::mem::replace(m, (Mark::Signalled, Op::Send)).0 == Mark::Unsignalled
+        {
+            self.unsignalled = self.unsignalled.wrapping_sub(1);
+            self.lazy = self.lazy.wrapping_sub(1);
+        }
+        payload.and_then(Payload::settle)
+    }
+
+    /// How many entries before `index` can hold older posts; behind those lie newer ones, if the queue is full.
+    fn older_than(&self, index: u32) -> u32 {
+        // The next post takes the place of the oldest.
+        let oldest = self.send_next;
+        if index >= oldest {
+            index - oldest
+        } else {
+            index + self.send_depth.saturating_sub(oldest)
+        }
     }
 
     /// A completion also finishes the unsignalled sends directly before it: a send queue works in order. It stops at
@@ -234,208 +292,84 @@ impl SendRing {
     #[cold]
     #[inline(never)]
     fn sweep(&mut self, index: usize) {
-        // An unsignalled send that failed has a completion of its own.
-        if let Some(m) = self.marks.get_mut(index) {
-            match std::mem::replace(m, Mark::Signalled) {
-                Mark::Signalled => {}
-                Mark::Unsignalled => self.unsignalled = self.unsignalled.wrapping_sub(1),
-                Mark::Finished => self.finished = self.finished.wrapping_sub(1),
+        // An unsignalled send that failed has a completion of its own. Receives have no mark.
+        let Some(m) = self.marks.get_mut(index) else { return };
+        match std::mem::replace(&mut m.0, Mark::Signalled) {
+            Mark::Signalled => {}
+            Mark::Unsignalled => {
+                self.unsignalled = self.unsignalled.wrapping_sub(1);
+                self.lazy = self.lazy.wrapping_sub(1);
             }
+            Mark::Finished => self.lazy = self.lazy.wrapping_sub(1),
         }
-        let n = self.marks.len();
+        // Lossless: the table has at most 2^17 entries.
+        let index = index as u32;
         let mut i = index;
-        for _ in 0..self.ring.older_than(index) {
-            i = if i == 0 { n - 1 } else { i - 1 };
-            match self.marks.get_mut(i) {
-                Some(m) if *m == Mark::Unsignalled => *m = Mark::Finished,
+        for _ in 0..self.older_than(index) {
+            i = if i == 0 { self.send_depth - 1 } else { i - 1 };
+            match self.marks.get_mut(i as usize) {
+                Some(m) if m.0 == Mark::Unsignalled => m.0 = Mark::Finished,
                 _ => break,
             }
             self.unsignalled = self.unsignalled.wrapping_sub(1);
-            self.finished += 1;
-            if !self.ring.holds_slot(i) {
+            if self
+                .entries
+                .get(i as usize)
+                .is_some_and(|e| e.payload.as_ref().is_none_or(Payload::is_nothing))
+            {
                 self.free(i);
             }
         }
     }
 
-    fn free(&mut self, index: usize) -> Option<Slot> {
-        if let Some(m) = self.marks.get_mut(index) {
-            *m = Mark::Signalled;
-            self.finished = self.finished.wrapping_sub(1);
+    fn free(&mut self, index: u32) -> Option<Payload> {
+        if let Some(m) = self.marks.get_mut(index as usize) {
+            m.0 = Mark::Signalled;
+            self.lazy = self.lazy.wrapping_sub(1);
         }
-        self.ring.vacate_at(index)
+        let e = self.entries.get_mut(index as usize).filter(|e| e.in_flight())?;
+        e.vacate().and_then(Payload::settle)
     }
 
-    /// The slot of a finished unsignalled send, oldest first.
-    pub(crate) fn reclaim(&mut self) -> Option<Slot> {
-        for _ in 0..self.marks.len() {
-            if self.finished == 0 {
+    /// What a finished unsignalled send owned, oldest first.
+    pub(crate) fn reclaim(&mut self) -> Option<Payload> {
+        for _ in 0..self.send_depth {
+            if self.lazy == self.unsignalled {
                 return None;
             }
-            let i = self.reclaim_from as usize;
-            self.reclaim_from = if i + 1 >= self.marks.len() { 0 } else { self.reclaim_from + 1 };
-            if self.marks.get(i) == Some(&Mark::Finished)
-                && let Some(slot) = self.free(i)
+            let i = self.reclaim_from;
+            self.reclaim_from = if i + 1 >= self.send_depth { 0 } else { i + 1 };
+            if self.marks.get(i as usize).is_some_and(|m| m.0 == Mark::Finished)
+                && let Some(payload) = self.free(i)
             {
-                return Some(slot);
+                return Some(payload);
             }
         }
         None
     }
 
-    pub(crate) fn used(&self) -> u32 {
-        self.ring.used()
+    /// Sends and receives in flight. Walks the table.
+    pub(crate) fn used(&self) -> (u32, u32) {
+        let (sends, recvs) =
+            self.entries.split_at(self.entries.len().min(self.send_depth as usize));
+        // Lossless: the table has at most 2^17 entries.
+        let count = |e: &[Entry]| e.iter().filter(|e| e.in_flight()).count() as u32;
+        (count(sends), count(recvs))
     }
 
-    pub(crate) fn room(&self) -> u32 {
-        self.ring.room()
+    /// Sends and receives that would still fit, if completions come in order.
+    pub(crate) fn room(&self) -> (u32, u32) {
+        let (sends, recvs) = self.used();
+        let recv_depth = self.entries.len() as u32 - self.send_depth;
+        (self.send_depth.saturating_sub(sends), recv_depth.saturating_sub(recvs))
     }
 
-    pub(crate) fn into_slots(self) -> impl Iterator<Item = Slot> {
-        self.ring.into_slots()
+    /// Everything it owns. Only for a queue that is destroyed.
+    pub(crate) fn into_payloads(self) -> impl Iterator<Item = Payload> {
+        self.entries.into_iter().filter_map(|e| e.payload).filter_map(Payload::settle)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_is_redeemed_once() {
-        let mut r = Ring::new(Kind::Recv, 5, 2);
-        let a = r.put(None).unwrap();
-        let b = r.put(None).unwrap();
-        assert!(r.put(None).is_err(), "full");
-        assert_eq!((kind_of(a), serial_of(a)), (Some(Kind::Recv), 5));
-        assert!(r.redeem(b).is_some());
-        assert!(r.redeem(b).is_none(), "spent");
-        assert!(r.redeem(a).is_some());
-        let c = r.put(None).unwrap();
-        assert_ne!(c, a, "same entry, next generation");
-        assert!(r.redeem(a).is_none(), "stale");
-        assert!(r.redeem(c).is_some());
-    }
-
-    #[test]
-    fn foreign_ids_are_refused() {
-        let mut r = Ring::new(Kind::Recv, 5, 4);
-        let id = r.put(None).unwrap();
-        let mut other = Ring::new(Kind::Recv, 6, 4);
-        other.put(None).unwrap();
-        assert!(other.redeem(id).is_none(), "another queue pair's");
-        let mut sends = Ring::new(Kind::Send, 5, 4);
-        sends.put(None).unwrap();
-        assert!(sends.redeem(id).is_none(), "another kind's");
-        for id in [NO_ID, u64::MAX, id | INDEX_MASK, id ^ GENERATION_ONE] {
-            assert!(r.redeem(id).is_none());
-        }
-        assert!(Ring::new(Kind::Recv, 5, 4).redeem(NO_ID).is_none());
-    }
-
-    #[test]
-    fn generations_wrap_without_touching_kind_or_serial() {
-        let mut r = Ring::new(Kind::Send, SERIAL_MAX - 1, 1);
-        for _ in 0..200 {
-            let id = r.put(None).unwrap();
-            assert_eq!((kind_of(id), serial_of(id)), (Some(Kind::Send), SERIAL_MAX - 1));
-            assert!(r.redeem(id).is_some());
-        }
-    }
-
-    #[test]
-    fn a_completion_finishes_the_unsignalled_before_it() {
-        let mut s = SendRing::new(1, 8);
-        let ids: Vec<_> = [false, false, true, false, true]
-            .iter()
-            .map(|sig| s.put(None, *sig).unwrap())
-            .collect();
-        assert_eq!(s.used(), 5);
-        // Redeemed out of order: the later one takes only what lies behind the earlier signalled one.
-        assert!(s.redeem(ids[4]).is_some());
-        assert_eq!(s.used(), 3);
-        assert!(s.redeem(ids[2]).is_some());
-        assert_eq!(s.used(), 0);
-        assert!(s.redeem(ids[0]).is_none(), "swept entries are spent");
-    }
-
-    #[test]
-    fn a_failed_unsignalled_send_counts_once() {
-        let mut s = SendRing::new(1, 4);
-        let a = s.put(None, false).unwrap();
-        let b = s.put(None, true).unwrap();
-        assert!(s.redeem(a).is_some(), "its own error completion");
-        assert!(s.redeem(b).is_some());
-        assert_eq!((s.used(), s.unsignalled, s.finished), (0, 0, 0));
-    }
-
-    /// In a full queue the newest send is the neighbour of the oldest.
-    #[test]
-    fn a_completion_finishes_nothing_newer() {
-        for turn in 0..4 {
-            let mut s = SendRing::new(1, 4);
-            for _ in 0..turn {
-                let id = s.put(None, true).unwrap();
-                assert!(s.redeem(id).is_some());
-            }
-            let ids: Vec<_> =
-                [false, true, true, false].iter().map(|sig| s.put(None, *sig).unwrap()).collect();
-            assert!(s.redeem(ids[1]).is_some());
-            assert_eq!((s.used(), s.unsignalled), (2, 1), "the first two, and not the last");
-            assert!(s.redeem(ids[2]).is_some());
-            assert_eq!(s.used(), 1);
-            assert!(s.redeem(ids[3]).is_some(), "still in flight: it can fail by itself");
-            assert_eq!((s.used(), s.unsignalled, s.finished), (0, 0, 0));
-        }
-    }
-
-    /// Any mixture, redeemed in any order, against what a send queue that works in order has finished.
-    #[test]
-    fn only_what_the_device_has_finished_comes_back() {
-        let mut x = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move |n: u64| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x % n
-        };
-        for depth in 1..9 {
-            let mut s = SendRing::new(1, depth);
-            // Ids and signals of the posts the device has, oldest first; ids that were completed and not redeemed.
-            let (mut device, mut completed) = (Vec::new(), Vec::new());
-            for _ in 0..4000 {
-                match random(3) {
-                    0 => {
-                        let signalled = random(2) == 0 || s.must_signal();
-                        if let Ok(id) = s.put(None, signalled) {
-                            device.push((id, signalled));
-                        }
-                    }
-                    1 if !device.is_empty() => {
-                        let (id, signalled) = device.remove(0);
-                        if signalled {
-                            completed.push(id);
-                        }
-                    }
-                    _ if !completed.is_empty() => {
-                        let id = completed.swap_remove(random(completed.len() as u64) as usize);
-                        assert!(s.redeem(id).is_some());
-                    }
-                    _ => {}
-                }
-                let held = |id: u64| s.ring.entries[(id & INDEX_MASK) as usize].id == id;
-                assert!(device.iter().all(|(id, _)| held(*id)), "depth {depth}");
-                assert!(completed.iter().all(|id| held(*id)), "depth {depth}");
-            }
-        }
-    }
-
-    #[test]
-    fn half_a_queue_of_unsignalled_sends_forces_a_signal() {
-        let mut s = SendRing::new(1, 4);
-        s.put(None, false).unwrap();
-        assert!(!s.must_signal());
-        s.put(None, false).unwrap();
-        assert!(s.must_signal());
-        assert!(SendRing::new(1, 1).must_signal(), "a queue of one has no later send");
-    }
-}
+#[path = "ring_test.rs"]
+mod tests;

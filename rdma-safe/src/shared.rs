@@ -101,11 +101,18 @@ impl Clone for SharedSlice {
     }
 }
 
-impl Deref for SharedSlice {
+impl Deref for Piece {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // Checked when the slice was made; the region's length never changes.
-        self.0.region.get(self.0.range.clone()).unwrap_or_default()
+        self.region.get(self.range.clone()).unwrap_or_default()
+    }
+}
+
+impl Deref for SharedSlice {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
     }
 }
 

@@ -51,6 +51,7 @@ pub(crate) struct SlotHeader {
 
 /// A header, and one count of the region it is in. Whoever holds it frees that with [`release`].
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub(crate) struct HeaderPtr(NonNull<SlotHeader>);
 
 // SAFETY: the header is immutable, names memory that only the holder of its one slot uses, and the region behind it is
@@ -69,6 +70,18 @@ impl HeaderPtr {
     #[inline(always)]
     pub(crate) fn wire(&self) -> &Wire {
         &self.header().wire
+    }
+
+    #[inline(always)]
+    pub(crate) fn into_raw(self) -> NonNull<SlotHeader> {
+        self.0
+    }
+
+    /// # Safety
+    /// `raw` came from [`into_raw`](Self::into_raw), whose count now belongs to the result.
+    #[inline(always)]
+    pub(crate) unsafe fn from_raw(raw: NonNull<SlotHeader>) -> HeaderPtr {
+        HeaderPtr(raw)
     }
 
     #[inline(always)]
@@ -106,6 +119,7 @@ unsafe impl Sync for SlotHeader {}
 /// let twin = slot.clone();
 /// # }
 /// ```
+#[repr(transparent)]
 pub struct Slot(HeaderPtr);
 
 static_assertions::assert_eq_size!(Option<Slot>, usize);
@@ -127,6 +141,20 @@ impl Slot {
     #[inline(always)]
     pub(crate) fn is_of(&self, pd: *const PdInner) -> bool {
         std::ptr::eq(self.0.wire().pd, pd)
+    }
+
+    #[inline(always)]
+    pub(crate) fn into_header(self) -> HeaderPtr {
+        let header = self.0;
+        std::mem::forget(self);
+        header
+    }
+
+    /// # Safety
+    /// `header` came from [`into_header`](Self::into_header), and this is done once for it.
+    #[inline(always)]
+    pub(crate) unsafe fn from_header(header: HeaderPtr) -> Slot {
+        Slot(header)
     }
 }
 

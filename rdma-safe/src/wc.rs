@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::payload::Payload;
 use crate::ring::{self, Kind};
 use crate::slot::Slot;
 use rdma_sys::*;
@@ -66,13 +67,48 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// Which queue a request was on. Derived from our own request id: `ibv_wc.opcode` is invalid on errors.
+/// What a request was. Derived from what we posted: `ibv_wc.opcode` is invalid on errors, and read only of a receive
+/// that worked, to tell who took it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Op {
-    /// Send queue.
+    /// A send, with or without immediate data.
     Send,
-    /// Receive queue.
+    /// A receive that a send took, or that failed.
     Recv,
+    /// A receive that a write with immediate data took: its memory is untouched.
+    RecvWithImm,
+    /// An RDMA write, with or without immediate data.
+    Write,
+    /// An RDMA read.
+    Read,
+    /// An atomic compare and swap.
+    CompareSwap,
+    /// An atomic fetch and add.
+    FetchAdd,
+    /// The binding of a memory window.
+    Bind,
+    /// A local invalidation of a memory window.
+    LocalInvalidate,
+}
+
+impl Op {
+    /// Whether it was on a receive queue.
+    #[inline]
+    pub fn is_recv(self) -> bool {
+        matches!(self, Op::Recv | Op::RecvWithImm)
+    }
+}
+
+/// Which sort of queue a completion is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// A queue pair's send queue.
+    Send,
+    /// A queue pair's receive queue.
+    Recv,
+    /// A shared receive queue.
+    SharedRecv,
 }
 
 /// One completion, not yet redeemed. Only [`poll`](crate::CompletionQueue::poll) makes a live one.
@@ -106,26 +142,33 @@ impl Wc {
         WcStatus(self.0.status.0)
     }
 
-    /// Serial of the queue pair that can redeem it ([`QueuePair::serial`](crate::QueuePair::serial)).
+    /// Serial of the queue pair or shared receive queue that can redeem it
+    /// ([`QueuePair::serial`](crate::QueuePair::serial),
+    /// [`SharedReceiveQueue::serial`](crate::SharedReceiveQueue::serial)).
     #[inline]
     pub fn serial(&self) -> u64 {
         ring::serial_of(self.0.wr_id)
     }
 
-    /// Which queue the request was on; `None` when spent.
+    /// Which sort of queue the request was on; `None` when spent.
     #[inline]
-    pub fn op(&self) -> Option<Op> {
-        match ring::kind_of(self.0.wr_id) {
-            Some(Kind::Send) => Some(Op::Send),
-            Some(Kind::Recv) => Some(Op::Recv),
-            None => None,
-        }
+    pub fn queue(&self) -> Option<Queue> {
+        ring::kind_of(self.0.wr_id).map(|kind| match kind {
+            Kind::Send => Queue::Send,
+            Kind::Recv => Queue::Recv,
+            Kind::SharedRecv => Queue::SharedRecv,
+        })
     }
 
     /// Whether it was redeemed already (or never live).
     #[inline]
     pub fn is_spent(&self) -> bool {
         self.0.wr_id == ring::NO_ID
+    }
+
+    /// Immediate data as it was on the wire, or the invalidated key.
+    fn word(&self) -> u32 {
+        crate::post::wc_word(&self.0)
     }
 
     #[inline(always)]
@@ -144,9 +187,79 @@ impl fmt::Debug for Wc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wc")
             .field("serial", &self.serial())
-            .field("op", &self.op())
+            .field("queue", &self.queue())
             .field("status", &self.status())
             .finish()
+    }
+}
+
+/// Bytes in front of every received datagram (InfiniBand 1.2.1, 11.4.1.2).
+const GRH_SIZE: usize = 40;
+
+/// What a received message carried beside its bytes, and where it came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Extra {
+    /// Immediate data in host order, or the key that the peer invalidated.
+    word: u32,
+    src_qp: u32,
+    qp_num: u32,
+    flags: u8,
+}
+
+impl Extra {
+    const IMM: u8 = 1;
+    const INVALIDATED: u8 = 2;
+    const GRH: u8 = 4;
+    const DATAGRAM: u8 = 8;
+
+    /// Of a receive that worked.
+    pub(crate) fn of(wc: &Wc, datagram: bool) -> Extra {
+        let has = |flag: ibv_wc_flags| wc.0.wc_flags & flag.0 != 0;
+        let mut extra = Extra { src_qp: wc.0.src_qp, qp_num: wc.0.qp_num, ..Extra::default() };
+        if has(ibv_wc_flags::IBV_WC_WITH_IMM) {
+            extra.flags |= Extra::IMM;
+            extra.word = u32::from_be(wc.word());
+        } else if has(ibv_wc_flags::IBV_WC_WITH_INV) {
+            extra.flags |= Extra::INVALIDATED;
+            extra.word = wc.word();
+        }
+        extra.flags |= if has(ibv_wc_flags::IBV_WC_GRH) { Extra::GRH } else { 0 };
+        extra.flags |= if datagram { Extra::DATAGRAM } else { 0 };
+        extra
+    }
+
+    fn flag(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Immediate data, in host order.
+    pub fn imm(self) -> Option<u32> {
+        self.flag(Extra::IMM).then_some(self.word)
+    }
+
+    /// The key that the peer's send invalidated here. siw does not tell.
+    pub fn invalidated(self) -> Option<u32> {
+        self.flag(Extra::INVALIDATED).then_some(self.word)
+    }
+
+    /// The sender of a datagram, by number.
+    pub fn src_qp(self) -> Option<u32> {
+        self.flag(Extra::DATAGRAM).then_some(self.src_qp)
+    }
+
+    /// Whether a datagram came with a global routing header, so that an answer can be addressed from it.
+    pub fn grh(self) -> bool {
+        self.flag(Extra::GRH)
+    }
+
+    /// Of a receive from a shared queue: the device's number of the queue pair it came over. Devices reuse numbers.
+    pub fn qp_num(self) -> u32 {
+        self.qp_num
+    }
+
+    /// Bytes in front of the message: 40 for datagrams, whether they came with a header or not.
+    pub(crate) fn offset(self) -> usize {
+        if self.flag(Extra::DATAGRAM) { GRH_SIZE } else { 0 }
     }
 }
 
@@ -154,14 +267,48 @@ impl fmt::Debug for Wc {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done {
-    /// The slot that was posted; `None` for [`post_inline`](crate::QueuePair::post_inline).
+    /// The slot that was posted; `None` for requests without memory of their own and for other kinds of it.
     pub slot: Option<Slot>,
-    /// Which queue it was on.
+    /// What was posted, when it was something else than a slot.
+    pub payload: Option<Payload>,
+    /// What the request was.
     pub op: Op,
     /// The outcome.
     pub status: WcStatus,
-    /// Bytes received, at most the slot's capacity; 0 for sends and failures, where the device does not say.
+    /// Bytes received, at most what was posted for it; 0 for everything else and for failures, where the device does
+    /// not say. Of datagrams the 40 bytes in front count, see [`message`](Self::message).
     pub byte_len: usize,
     /// The driver's own error number, for reports.
     pub vendor_err: u32,
+    /// What a message carried beside its bytes.
+    pub extra: Extra,
+}
+
+impl Done {
+    /// Immediate data that came with it, in host order.
+    pub fn imm(&self) -> Option<u32> {
+        self.extra.imm()
+    }
+
+    /// The key that the peer's send invalidated here. siw does not tell.
+    pub fn invalidated(&self) -> Option<u32> {
+        self.extra.invalidated()
+    }
+
+    /// The bytes received into a slot, without what stands in front of a datagram; empty for everything else.
+    pub fn message(&self) -> &[u8] {
+        message(self.slot.as_ref(), self.op, self.byte_len, self.extra)
+    }
+
+    /// What was posted, of whatever kind.
+    pub fn into_payload(self) -> Option<Payload> {
+        self.payload.or(self.slot.map(Payload::from))
+    }
+}
+
+pub(crate) fn message(slot: Option<&Slot>, op: Op, byte_len: usize, extra: Extra) -> &[u8] {
+    match (slot, op) {
+        (Some(slot), Op::Recv) => slot.get(extra.offset()..byte_len).unwrap_or_default(),
+        _ => &[],
+    }
 }

@@ -476,7 +476,7 @@ fn large_unsignalled_sends_are_signalled_where_they_must_be() {
         a.post_send(pool.pop().unwrap(), len, SendFlags::UNSIGNALLED).unwrap();
     }
     fake.progress();
-    let sends = poll(&mut cq).iter().filter(|w| w.op() == Some(Op::Send)).count();
+    let sends = poll(&mut cq).iter().filter(|w| w.queue() == Some(Queue::Send)).count();
     assert_eq!(sends, 1, "the one of a page");
     fake.check();
 }

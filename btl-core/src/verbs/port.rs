@@ -315,10 +315,7 @@ fn put<T: Clone>(list: &mut Vec<T>, at: usize, value: T, empty: T) {
 
 #[inline]
 fn translate(lane: LaneId, done: rdma_safe::Completion) -> Completion<Slot> {
-    let op = match done.op {
-        rdma_safe::Op::Send => Op::Send,
-        rdma_safe::Op::Recv => Op::Recv,
-    };
+    let op = if done.op.is_recv() { Op::Recv } else { Op::Send };
     let status = match done.status {
         WcStatus::SUCCESS => Status::Ok,
         WcStatus::WR_FLUSH_ERR => Status::Flushed,
