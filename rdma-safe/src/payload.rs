@@ -72,6 +72,12 @@ impl Payload {
         Payload(at.cast::<u8>().map_addr(|a| a | tag))
     }
 
+    /// A word that is no pointer; its tag is not 0.
+    fn word(word: usize) -> Payload {
+        // SAFETY: the tag is not 0.
+        Payload(unsafe { NonNull::new_unchecked(without_provenance_mut(word)) })
+    }
+
     fn tag(&self) -> usize {
         self.0.addr().get() & TAG_MASK
     }
@@ -100,7 +106,7 @@ impl Payload {
     /// For a request that is no plain send or receive: its redemption has to look further.
     pub(crate) fn other(payload: Option<Payload>) -> Payload {
         match payload {
-            None => Payload(NonNull::without_provenance(NOTHING_WORD)),
+            None => Payload::word(NOTHING),
             Some(p) if p.tag() == SLOT => {
                 let at = ManuallyDrop::new(p).0;
                 Payload::new(at, OTHER_SLOT)
@@ -131,9 +137,7 @@ impl Payload {
 
     /// The token of a raw request, below [`TOKEN_MAX`].
     pub(crate) fn token(token: usize) -> Payload {
-        let word = without_provenance_mut(token << TAG_BITS | TOKEN);
-        // SAFETY: the tag is not 0.
-        Payload(unsafe { NonNull::new_unchecked(word) })
+        Payload::word(token << TAG_BITS | TOKEN)
     }
 
     /// What it is.
@@ -264,8 +268,6 @@ impl Payload {
         (self.tag() == WINDOW).then(|| unsafe { self.at::<crate::mw::Window>().as_mut() })
     }
 }
-
-const NOTHING_WORD: std::num::NonZeroUsize = std::num::NonZeroUsize::new(NOTHING).unwrap();
 
 /// The bytes of a payload.
 pub(crate) enum Span<'a> {
