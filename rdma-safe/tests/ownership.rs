@@ -446,7 +446,7 @@ fn an_empty_write_takes_no_receive() {
     fake.progress();
     for wc in &mut poll(&mut cq) {
         let d = a.complete(wc).unwrap();
-        assert!(d.status.is_ok() && d.op == Op::Send && d.slot.is_none());
+        assert!(d.status.is_ok() && d.op == Op::Write && d.slot.is_none());
     }
     assert_eq!((a.in_flight(), b.in_flight()), ((0, 0), (0, 1)));
     a.to_error().unwrap();
