@@ -1,15 +1,25 @@
 //! Tells of each RDMA device what decides how it can be used: one line per device, fields `key=value` separated by tabs.
+//! With `--probe` it also tries whether a device can connect to its own address, which takes some seconds at most.
 //!
 //! `cargo xtask doctor` reads it.
-use rdma_cm::device_addresses;
-use rdma_safe::{Context, Device, LoopbackSource, LoopbackSupport, devices};
+use rdma_cm::{LoopbackPolicy, device_addresses, probe_loopback};
+use rdma_safe::{Context, Device, devices};
 use std::error::Error;
+use std::time::Duration;
 
 fn main() -> Result<(), Box<dyn Error>> {
+    let policy = LoopbackPolicy::from_env()?;
+    let probe = std::env::args().any(|arg| arg == "--probe");
     for device in devices()? {
         let mut fields = vec![("name", device.name())];
         match device.open() {
-            Ok(context) => describe(&device, &context, &mut fields)?,
+            Ok(context) => {
+                policy.refine(&context);
+                if probe && let Err(e) = probe_loopback(&context, Duration::from_secs(3)) {
+                    fields.push(("trial", format!("could not be made: {e}")));
+                }
+                describe(&device, &context, &mut fields)?;
+            }
             Err(e) => fields.push(("error", e.to_string())),
         }
         // A message may have any character in it; the fields must stay apart.
@@ -41,26 +51,24 @@ fn describe(
     for address in addresses {
         fields.push(("address", format!("{} on {}", address.addr, address.netdev)));
     }
-    fields.push(("loopback", loopback(context.loopback())));
+    let support = context.loopback();
+    let source = support.source().map(|source| format!("{source}: ")).unwrap_or_default();
+    fields.push(("loopback", format!("{support} ({source}{})", context.loopback_reason())));
     fields.push((
         "capabilities",
         context.caps().iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" "),
     ));
-    fields.push(("table", context.quirk().map_or("not in the quirk table", |q| q.name).to_owned()));
-    Ok(())
-}
-
-fn loopback(support: LoopbackSupport) -> String {
-    let reason = |source| match source {
-        LoopbackSource::Override => "said by the user",
-        LoopbackSource::Probe => "tried",
-        LoopbackSource::Table => "known of this device",
-        LoopbackSource::Rule => "true of all devices of this transport",
-        _ => "from elsewhere",
+    let Some(quirk) = context.quirk() else {
+        fields.push(("table", "not in the quirk table".to_owned()));
+        return Ok(());
     };
-    match support {
-        LoopbackSupport::Yes(source) => format!("yes ({})", reason(source)),
-        LoopbackSupport::No(source) => format!("no ({})", reason(source)),
-        LoopbackSupport::Unknown => "unknown: only a try can tell".to_owned(),
+    let mut row = quirk.name.to_owned();
+    if let Some(bytes) = quirk.max_inline {
+        row += &format!(", {bytes} bytes inline");
     }
+    if !quirk.note.is_empty() {
+        row += &format!("; {}", quirk.note);
+    }
+    fields.push(("table", row));
+    Ok(())
 }

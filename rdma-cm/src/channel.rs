@@ -102,7 +102,8 @@ impl EventChannel {
     ///
     /// # Errors
     /// [`Error::NoRdma`] when this machine has no connection manager or no device; [`Error::Os`] when descriptors or
-    /// memory have run out, or when this user may not open `/dev/infiniband/rdma_cm` (EACCES, EPERM).
+    /// memory have run out, or when this user may not open `/dev/infiniband/rdma_cm` (EACCES, EPERM);
+    /// [`Error::Override`] when the environment has an override about loopback that makes no sense.
     pub fn new() -> Result<Self> {
         Self::with_cancel(CancelToken::new()?)
     }
@@ -123,7 +124,7 @@ impl EventChannel {
             graveyard: Graveyard::default(),
             token,
             waker: None,
-            loopback: LoopbackPolicy::new(),
+            loopback: LoopbackPolicy::from_env()?,
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
         })
     }
@@ -147,7 +148,7 @@ impl EventChannel {
         Ok(waker)
     }
 
-    /// Replaces what this channel believes about loopback.
+    /// Replaces what this channel believes about loopback; at first that is [`LoopbackPolicy::from_env`].
     pub fn set_loopback_policy(&mut self, policy: LoopbackPolicy) {
         self.loopback = policy;
     }

@@ -40,7 +40,8 @@ impl EventChannel {
     /// Starts finding the device that leads to `dst`. Ends with [`Event::AddrResolved`] or [`Event::AddrError`].
     ///
     /// # Errors
-    /// [`Error::Loopback`] for loopback and wildcard addresses, before any call; [`Error::Os`] from rdma_resolve_addr.
+    /// Before any call: [`Error::Loopback`] for loopback and wildcard addresses, [`Error::NoSelfConnect`] for an address of
+    /// this host over a device that cannot connect to itself. [`Error::Os`] from rdma_resolve_addr.
     pub fn resolve_addr(
         &mut self,
         id: &impl Active,
@@ -48,9 +49,6 @@ impl EventChannel {
         dst: SocketAddr,
         timeout: Duration,
     ) -> Result<()> {
-        let to = SocketAddr::new(self.loopback.destination(dst.ip())?, dst.port());
-        // Rebuilding the address would lose an IPv6 scope; it is rebuilt only when it was translated.
-        let to = if to.ip() == dst.ip() { dst } else { to };
         if let Some(src) = src {
             check_source(src.ip())?;
         }
@@ -61,6 +59,9 @@ impl EventChannel {
                 why: "an address is resolved once; make a new connector",
             });
         }
+        let bound = entry.raw.device().map(|device| device.name);
+        let to = self.loopback.admit(bound.as_deref(), src, dst)?;
+        let entry = self.entry(id, "resolve_addr")?;
         entry.raw.resolve_addr(src, to, timeout)?;
         entry.phase = Phase::Resolving;
         Ok(())
@@ -80,7 +81,7 @@ impl EventChannel {
         }
         refuse_datagram_over_iwarp(&entry.raw, OP)?;
         if let Some(peer) = entry.raw.peer_addr() {
-            self.loopback.check_device(peer.ip(), &device.name)?;
+            self.loopback.check_device(peer, &device.name)?;
         }
         let entry = self.entry(id, OP)?;
         entry.raw.resolve_route(timeout)?;

@@ -6,6 +6,7 @@
 //! | the same with EMFILE, ENFILE, ENOMEM, EACCES or EPERM | [`Error::Os`] |
 //! | a loopback or wildcard address, before any call | [`Error::Loopback`] |
 //! | an address of this host over a device that cannot loop back | [`Error::NoSelfConnect`] |
+//! | an override about loopback that makes no sense, when a channel is made | [`Error::Override`] |
 //! | any other call returning -1 | [`Error::Os`] with its errno and a hint |
 //! | `ADDR_ERROR`, `ROUTE_ERROR` | [`Error::Os`] with the event's status as errno |
 //! | `rdma_connect` ECONNREFUSED (iWARP), `REJECTED` status 8 (InfiniBand, RoCE) | [`ConnectError::Refused`] |
@@ -84,6 +85,16 @@ pub enum Error {
         device: String,
         /// Where this knowledge comes from.
         reason: String,
+    },
+    /// An override about loopback cannot be understood; see [`LoopbackPolicy`](crate::LoopbackPolicy) for how to write one.
+    #[error("{place}: `{entry}`: {why}")]
+    Override {
+        /// The variable or the file and line.
+        place: String,
+        /// What stands there.
+        entry: String,
+        /// What is wrong with it.
+        why: Cow<'static, str>,
     },
     /// Nothing happened within the limit.
     #[error("{op}: nothing happened within {limit:?}")]

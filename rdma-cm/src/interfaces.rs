@@ -36,7 +36,8 @@ impl LocalAddress {
 }
 
 /// The addresses that connections over this device can use: those of the network interfaces under its ports, in this
-/// network namespace. Empty when they are in another one, or have no address. IPv4 comes first, link-local IPv6 last.
+/// network namespace, without 127/8 and ::1. Empty when they are in another one, or have no address. IPv4 comes first,
+/// link-local IPv6 last.
 ///
 /// # Errors
 /// [`Error::Os`] when the interfaces of this host cannot be listed (ENOMEM, EMFILE).
@@ -53,14 +54,14 @@ pub fn device_addresses(device: &str) -> Result<Vec<LocalAddress>> {
     let mut found = Vec::new();
     for port in ports(device) {
         for netdev in netdevs(device, port) {
-            found.extend(host.iter().filter(|h| on_netdev(&h.netdev, &netdev)).map(|h| {
-                LocalAddress {
-                    device: device.to_owned(),
-                    port,
-                    netdev: h.netdev.clone(),
-                    addr: h.addr,
-                    scope_id: h.scope_id,
-                }
+            // A device on a loopback interface does not get 127.0.0.1: see `loopback`.
+            let usable = |h: &&HostAddress| on_netdev(&h.netdev, &netdev) && !h.addr.is_loopback();
+            found.extend(host.iter().filter(usable).map(|h| LocalAddress {
+                device: device.to_owned(),
+                port,
+                netdev: h.netdev.clone(),
+                addr: h.addr,
+                scope_id: h.scope_id,
             }));
         }
     }
@@ -91,6 +92,32 @@ pub fn all_addresses() -> Result<Vec<LocalAddress>> {
 pub fn is_local_address(addr: IpAddr) -> Result<bool> {
     let addr = unmapped(addr);
     Ok(addr.is_loopback() || host_addresses()?.iter().any(|h| h.addr == addr))
+}
+
+/// [`is_local_address`] with the scope of a link-local address, and also for what a route says is this host
+/// (`ip route add local PREFIX dev lo`).
+pub(crate) fn is_local(addr: SocketAddr) -> Result<bool> {
+    let ip = unmapped(addr.ip());
+    let scope = match addr {
+        SocketAddr::V6(v6) => v6.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let same =
+        |h: &HostAddress| h.addr == ip && (scope == 0 || h.scope_id == 0 || h.scope_id == scope);
+    if ip.is_loopback() || host_addresses()?.iter().any(same) {
+        return Ok(true);
+    }
+    // The list above is what is certain; a kernel that does not answer this question is no reason to fail.
+    Ok(netlink::is_routed_here(ip, scope).unwrap_or(false))
+}
+
+/// The devices that have this address.
+pub(crate) fn devices_with(addr: SocketAddr) -> Result<Vec<String>> {
+    let ip = unmapped(addr.ip());
+    let mut devices: Vec<String> =
+        all_addresses()?.into_iter().filter(|a| a.addr == ip).map(|a| a.device).collect();
+    devices.dedup();
+    Ok(devices)
 }
 
 /// Opens a device by name.

@@ -87,7 +87,10 @@ pub use interfaces::{
 pub use interrupt::{CancelToken, INTERRUPT_SIGNAL, set_interrupt_signal};
 pub use listener::ListenOptions;
 pub use lookup::{Found, LookupOptions, lookup};
-pub use loopback::{AddressClass, LoopbackPolicy, check_bind, check_dial, classify};
+pub use loopback::{
+    AddressClass, LOOPBACK_FILE_VARIABLE, LOOPBACK_VARIABLE, LoopbackPolicy, check_bind,
+    check_dial, classify, probe_loopback,
+};
 pub use multicast::Membership;
 pub use params::ConnParams;
 pub use path::{Path, Route};

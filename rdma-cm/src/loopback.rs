@@ -3,22 +3,37 @@
 //! The kernel binds 127.0.0.1 without a word, then fails at resolve or connect, in ways that depend on the device; or, on
 //! InfiniBand and RoCE, a listener on 127.0.0.1 quietly accepts the whole network. So 127/8, ::1 and the wildcards are
 //! refused here, before any call. Whether a device can reach **its own address** is a property of the device, which no
-//! query tells: `rdma_safe` has a table and rules, and this module lets the user override them.
+//! query tells. The answer, [`LoopbackSupport`](rdma_safe::LoopbackSupport), comes from, the strongest first:
+//!
+//! 1. an override: [`LOOPBACK_VARIABLE`], [`LOOPBACK_FILE_VARIABLE`], [`LoopbackPolicy::with_override`],
+//! 2. a trial connection: [`probe_loopback`],
+//! 3. the quirk table of `rdma_safe`,
+//! 4. a rule: InfiniBand and RoCE can; of other iWARP it is not known.
 //!
 //! | address | dial | listen |
 //! |---|---|---|
-//! | 127/8, ::1 | refused | refused, unless [`ListenOptions::loopback`](crate::ListenOptions::loopback) |
-//! | 0.0.0.0, :: | refused | refused, unless [`ListenOptions::wildcard`](crate::ListenOptions::wildcard) |
-//! | an address of this host, device says No | refused once the device is known, before anything is sent | allowed |
+//! | 127/8, ::1, also as ::ffff:127.0.0.1 | refused, or translated (2) | refused, unless asked for (1) |
+//! | 0.0.0.0, :: | refused | refused, unless asked for (1) |
+//! | an address of this host, device says No | refused before anything is sent | allowed: others may connect |
 //! | anything else | allowed | allowed |
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+//!
+//! (1) [`ListenOptions::loopback`](crate::ListenOptions::loopback) and
+//! [`ListenOptions::wildcard`](crate::ListenOptions::wildcard). (2) [`LoopbackPolicy::translating_to`].
+mod overrides;
+mod probe;
 
-use rdma_safe::{LoopbackSource, LoopbackSupport};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use rdma_safe::{Context, LoopbackSource, LoopbackSupport};
 
 use crate::error::{Error, Result};
 use crate::interfaces;
 use crate::sockaddr::unmapped;
+use overrides::{Overrides, Subject};
+
+pub use overrides::{LOOPBACK_FILE_VARIABLE, LOOPBACK_VARIABLE};
+pub use probe::probe_loopback;
 
 /// What sort of address it is, as far as RDMA is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,12 +114,33 @@ fn refusal(op: &'static str, addr: IpAddr, why: &'static str) -> Error {
 
 /// What is known about loopback, refined by the user.
 ///
-/// The order is: an override of this policy; what the device's [`Context`](rdma_safe::Context) says (its own override, a
-/// probe, the table, the rules of the transport); else unknown, which is allowed, because only a `No` forbids.
+/// The order is: an override; what the device's [`Context`] says (its own override, a trial, the table, the rules of the
+/// transport); else unknown, which is allowed, because only a `No` forbids.
+///
+/// A new [`EventChannel`](crate::EventChannel) has the policy of [`from_env`](Self::from_env).
+///
+/// # The text of overrides
+/// One entry a line, or several separated by commas: a device's name, or its vendor and part as `ibv_devinfo` prints them,
+/// then `yes` or `no`. A name is stronger than a part, a part stronger than `*`, and of equals the last one counts. What
+/// follows `#` is the reason, which comes up in errors.
+///
+/// ```text
+/// siw0          = no       # the firewall drops it
+/// 0x1425:0x5410 = yes      # one part of a vendor, in hexadecimal or decimal
+/// 0x1425:*      = no       # all others of that vendor
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct LoopbackPolicy {
-    by_device: BTreeMap<String, LoopbackSupport>,
-    translate: Option<IpAddr>,
+    overrides: Overrides,
+    /// What contexts have said, by device.
+    known: BTreeMap<String, Known>,
+    translate: Option<SocketAddr>,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    support: LoopbackSupport,
+    reason: String,
 }
 
 impl LoopbackPolicy {
@@ -113,20 +149,45 @@ impl LoopbackPolicy {
         Self::default()
     }
 
+    /// The overrides of the environment: those of the file that [`LOOPBACK_FILE_VARIABLE`] names, then those in
+    /// [`LOOPBACK_VARIABLE`], like `siw0=no,0x1425:*=yes`. Both are read once in a process.
+    ///
+    /// # Errors
+    /// [`Error::Override`] with the place, for what cannot be understood and for a file that cannot be read.
+    pub fn from_env() -> Result<Self> {
+        Ok(Self { overrides: Overrides::from_env()?, ..Self::default() })
+    }
+
     /// Says whether the device of this name can connect to itself, whatever anybody else says.
     #[must_use]
     pub fn with_override(mut self, device: &str, works: bool) -> Self {
-        let source = LoopbackSource::Override;
-        let support =
-            if works { LoopbackSupport::Yes(source) } else { LoopbackSupport::No(source) };
-        self.by_device.insert(device.to_owned(), support);
+        self.overrides.push(device, works);
         self
     }
 
-    /// Takes what a context knows, a probe's result included.
+    /// Adds overrides from text, such as a program's own argument; `place` says where they stand, for messages.
+    ///
+    /// # Errors
+    /// [`Error::Override`].
+    pub fn with_overrides(mut self, text: &str, place: &str) -> Result<Self> {
+        self.overrides.read(text, place)?;
+        Ok(self)
+    }
+
+    /// Adds the overrides of a file.
+    ///
+    /// # Errors
+    /// [`Error::Override`]; [`Error::Os`] when the file cannot be read.
+    pub fn with_file(mut self, path: &str) -> Result<Self> {
+        self.overrides.read_file(path)?;
+        Ok(self)
+    }
+
+    /// Takes what a context knows, a trial's result included, in place of what was known of that device. Overrides of this
+    /// policy stay stronger.
     #[must_use]
-    pub fn with_context(mut self, context: &rdma_safe::Context) -> Self {
-        self.by_device.entry(context.name().to_owned()).or_insert_with(|| context.loopback());
+    pub fn with_context(mut self, context: &Context) -> Self {
+        self.known.insert(context.name().to_owned(), self.ask(context));
         self
     }
 
@@ -136,48 +197,140 @@ impl LoopbackPolicy {
     /// [`Error::Loopback`] when that is itself a loopback or wildcard address.
     pub fn translating_to(mut self, addr: IpAddr) -> Result<Self> {
         check_dial(addr)?;
-        self.translate = Some(addr);
+        self.translate = Some(SocketAddr::new(addr, 0));
         Ok(self)
     }
 
-    /// The address to dial for `addr`.
-    pub(crate) fn destination(&self, addr: IpAddr) -> Result<IpAddr> {
-        match self.translate {
-            Some(own) if classify(addr) == AddressClass::Loopback => Ok(own),
-            _ => check_dial(addr).map(|()| addr),
-        }
+    /// [`translating_to`](Self::translating_to) the first address of a device, IPv4 before IPv6.
+    ///
+    /// # Errors
+    /// [`Error::Os`] with EADDRNOTAVAIL when the device has none.
+    pub fn translating_to_device(mut self, context: &Context) -> Result<Self> {
+        self.translate = Some(own_address(context)?);
+        Ok(self)
     }
 
-    /// What is known about a device.
-    pub(crate) fn support(&mut self, device: &str) -> LoopbackSupport {
-        if let Some(known) = self.by_device.get(device) {
-            return *known;
-        }
-        let asked = interfaces::open_device(device).ok().flatten().map(|c| c.loopback());
-        let support = asked.unwrap_or(LoopbackSupport::Unknown);
-        self.by_device.insert(device.to_owned(), support);
+    /// Gives a context this policy's override, if there is one for it, so that
+    /// [`Caps::LOOPBACK`](rdma_safe::Caps::LOOPBACK) and [`Context::loopback_reason`] tell it. Returns what is known then.
+    pub fn refine(&self, context: &Context) -> LoopbackSupport {
+        let Known { support, reason } = self.ask(context);
+        context.refine_loopback(support, reason);
         support
     }
 
+    /// What is known about a device and why, for people.
+    pub fn loopback(&mut self, device: &str) -> (LoopbackSupport, String) {
+        let Known { support, reason } = self.known(device);
+        (support, reason)
+    }
+
+    fn ask(&self, context: &Context) -> Known {
+        let attr = context.attr();
+        let part = Some((attr.vendor_id, attr.vendor_part_id));
+        self.overridden(Subject { name: context.name(), part }).unwrap_or_else(|| Known {
+            support: context.loopback(),
+            reason: context.loopback_reason(),
+        })
+    }
+
+    fn overridden(&self, device: Subject<'_>) -> Option<Known> {
+        let (works, said) = self.overrides.find(device)?;
+        let source = LoopbackSource::Override;
+        let support =
+            if works { LoopbackSupport::Yes(source) } else { LoopbackSupport::No(source) };
+        Some(Known { support, reason: said.to_owned() })
+    }
+
+    /// What is known about a device by name; it is opened to be asked when nobody has told.
+    fn known(&mut self, device: &str) -> Known {
+        // A name is the strongest key, so vendor and part cannot change this.
+        if let Some(known) = self.overridden(Subject { name: device, part: None }) {
+            return known;
+        }
+        if let Some(known) = self.known.get(device) {
+            return known.clone();
+        }
+        let known = match interfaces::open_device(device) {
+            Ok(Some(context)) => self.ask(&context),
+            // It may be there the next time.
+            Ok(None) | Err(_) => {
+                let reason = format!("{device} cannot be asked");
+                return Known { support: LoopbackSupport::Unknown, reason };
+            }
+        };
+        self.known.insert(device.to_owned(), known.clone());
+        known
+    }
+
+    /// The address to dial for `dst`, from `src` or over the device `bound`, if either is given. Refuses what RDMA never
+    /// carries, and an address of this host where every device it could go over cannot connect to itself.
+    pub(crate) fn admit(
+        &mut self,
+        bound: Option<&str>,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+    ) -> Result<SocketAddr> {
+        let to = match self.translate {
+            Some(own) if classify(dst.ip()) == AddressClass::Loopback => {
+                let mut own = own;
+                own.set_port(dst.port());
+                own
+            }
+            _ => {
+                check_dial(dst.ip())?;
+                dst
+            }
+        };
+        if !interfaces::is_local(to)? {
+            return Ok(to);
+        }
+        let devices = match (bound, src) {
+            (Some(device), _) => vec![device.to_owned()],
+            (None, Some(src)) => interfaces::devices_with(src)?,
+            // The kernel takes the device that has the address.
+            (None, None) => interfaces::devices_with(to)?,
+        };
+        let mut refusal = None;
+        for device in &devices {
+            match self.refusal(to.ip(), device) {
+                // Which of several devices the kernel takes is seen when the address is resolved.
+                None => return Ok(to),
+                some => refusal = some,
+            }
+        }
+        refusal.map_or(Ok(to), Err)
+    }
+
     /// Refuses an address of this host over a device that cannot connect to itself.
-    pub(crate) fn check_device(&mut self, addr: IpAddr, device: &str) -> Result<()> {
-        if !interfaces::is_local_address(addr)? {
+    pub(crate) fn check_device(&mut self, addr: SocketAddr, device: &str) -> Result<()> {
+        if !interfaces::is_local(addr)? {
             return Ok(());
         }
-        match self.support(device) {
-            LoopbackSupport::No(source) => Err(Error::NoSelfConnect {
-                addr,
-                device: device.to_owned(),
-                reason: match source {
-                    LoopbackSource::Override => "says an override".into(),
-                    LoopbackSource::Probe => "found by a trial connection".into(),
-                    LoopbackSource::Table => "known of this device".into(),
-                    other => format!("{other:?}"),
-                },
-            }),
-            _ => Ok(()),
-        }
+        self.refusal(addr.ip(), device).map_or(Ok(()), Err)
     }
+
+    fn refusal(&mut self, addr: IpAddr, device: &str) -> Option<Error> {
+        let Known { support, reason } = self.known(device);
+        let LoopbackSupport::No(source) = support else { return None };
+        Some(Error::NoSelfConnect {
+            addr: unmapped(addr),
+            device: device.to_owned(),
+            reason: format!("{source}: {reason}"),
+        })
+    }
+}
+
+/// The first address that a device has for itself.
+fn own_address(context: &Context) -> Result<SocketAddr> {
+    let own = interfaces::local_addresses(context)?;
+    own.first().map(|own| own.socket_addr(0)).ok_or_else(|| {
+        Error::errno_of("finding an address of", libc::EADDRNOTAVAIL)
+            .about(context.name())
+            .hint_for(
+                &[libc::EADDRNOTAVAIL],
+                "give its network interface one: ip addr add ADDRESS/PREFIX dev NETDEV",
+            )
+    })
 }
 
 #[cfg(test)]
@@ -219,24 +372,43 @@ mod tests {
 
     #[test]
     fn translation_is_opt_in_and_for_loopback_only() {
-        assert!(LoopbackPolicy::new().destination(ip("127.0.0.1")).is_err());
-        let policy = LoopbackPolicy::new().translating_to(ip("10.1.2.3")).unwrap();
-        assert_eq!(policy.destination(ip("127.0.0.9")).unwrap(), ip("10.1.2.3"));
-        assert_eq!(policy.destination(ip("10.9.9.9")).unwrap(), ip("10.9.9.9"));
-        assert!(policy.destination(ip("0.0.0.0")).is_err());
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        assert!(LoopbackPolicy::new().admit(None, None, at("127.0.0.1:7")).is_err());
+        let mut policy = LoopbackPolicy::new().translating_to(ip("192.0.2.3")).unwrap();
+        let mut admit = |text: &str| policy.admit(None, None, at(text));
+        for text in ["127.0.0.9:7", "[::1]:7", "[::ffff:127.0.0.1]:7"] {
+            assert_eq!(admit(text).unwrap(), at("192.0.2.3:7"), "{text}");
+        }
+        assert_eq!(admit("192.0.2.9:8").unwrap(), at("192.0.2.9:8"));
+        assert!(admit("0.0.0.0:7").is_err());
         assert!(LoopbackPolicy::new().translating_to(ip("::1")).is_err());
     }
 
     #[test]
     fn no_forbids_own_addresses_only() {
         // 127.0.0.1 stands for an address that every host has.
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let mut no = LoopbackPolicy::new().with_override("dev0", false);
-        assert!(matches!(
-            no.check_device(ip("127.0.0.1"), "dev0"),
-            Err(Error::NoSelfConnect { .. })
-        ));
-        assert!(no.check_device(ip("192.0.2.77"), "dev0").is_ok());
+        let refused = no.check_device(at("127.0.0.1:7"), "dev0").unwrap_err();
+        assert!(matches!(refused, Error::NoSelfConnect { .. }), "{refused:?}");
+        assert!(refused.to_string().contains("override of the program"), "{refused}");
+        assert!(no.check_device(at("[::ffff:127.0.0.1]:7"), "dev0").is_err());
+        assert!(no.check_device(at("192.0.2.77:7"), "dev0").is_ok());
         let mut yes = LoopbackPolicy::new().with_override("dev0", true);
-        assert!(yes.check_device(ip("127.0.0.1"), "dev0").is_ok());
+        assert!(yes.check_device(at("127.0.0.1:7"), "dev0").is_ok());
+    }
+
+    #[test]
+    fn a_text_and_a_program_can_override() {
+        let mut policy = LoopbackPolicy::new()
+            .with_overrides("dev0 = no # by hand", "--loopback")
+            .unwrap()
+            .with_override("dev1", true);
+        let (support, reason) = policy.loopback("dev0");
+        assert_eq!(support, LoopbackSupport::No(LoopbackSource::Override));
+        assert_eq!(reason, "--loopback says dev0 = no (by hand)");
+        assert!(policy.loopback("dev1").0.is_yes());
+        assert_eq!(policy.loopback("no-such-device").0, LoopbackSupport::Unknown);
+        assert!(LoopbackPolicy::new().with_file("/no/such/file").is_err());
     }
 }

@@ -1,11 +1,13 @@
-//! Asks the kernel over RDMA netlink which network interface a port of a device sits on.
+//! Asks the kernel over netlink which network interface a port of a device sits on, and whether an address is this host's.
 //!
-//! It is the only way that works for every device on every kernel: before Linux 6.6 soft iWARP has no interface in its
-//! GID table. It needs no privilege and sees only interfaces of the caller's network namespace. Numbers are those of
-//! `rdma/rdma_netlink.h`, which is ABI.
+//! For the first, RDMA netlink is the only way that works for every device on every kernel: before Linux 6.6 soft iWARP
+//! has no interface in its GID table. Both need no privilege and see only the caller's network namespace. Numbers are those
+//! of `rdma/rdma_netlink.h` and `linux/rtnetlink.h`, which are ABI.
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+const NETLINK_ROUTE: i32 = 0;
 const NETLINK_RDMA: i32 = 20;
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, op)`.
 const fn nldev(op: u16) -> u16 {
@@ -17,6 +19,13 @@ const ATTR_DEV_INDEX: u16 = 1;
 const ATTR_DEV_NAME: u16 = 2;
 const ATTR_PORT_INDEX: u16 = 3;
 const ATTR_NDEV_NAME: u16 = 51;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+/// `rtmsg.rtm_type`: its place, and its value for an address of this host.
+const RTM_TYPE: usize = 7;
+const RTN_LOCAL: u8 = 2;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
@@ -25,27 +34,60 @@ const HEADER: usize = 16;
 
 /// The name of the network interface under port `port` of `device`, if it has one in this namespace.
 pub(crate) fn netdev_of(device: &str, port: u32) -> io::Result<Option<String>> {
-    let socket = Socket::open()?;
+    let socket = Socket::open(NETLINK_RDMA)?;
     let mut index = None;
-    socket.ask(CMD_GET, NLM_F_DUMP, &[], |attrs| {
+    socket.ask(CMD_GET, NLM_F_DUMP, &[], |_, body| {
+        let attrs = Attrs(body);
         if attrs.text(ATTR_DEV_NAME).as_deref() == Some(device) {
             index = attrs.number(ATTR_DEV_INDEX);
         }
     })?;
     let Some(index) = index else { return Ok(None) };
     let mut netdev = None;
-    let port = [(ATTR_DEV_INDEX, index), (ATTR_PORT_INDEX, port)];
-    socket.ask(CMD_PORT_GET, 0, &port, |attrs| netdev = attrs.text(ATTR_NDEV_NAME))?;
+    let port =
+        [attr(ATTR_DEV_INDEX, &index.to_ne_bytes()), attr(ATTR_PORT_INDEX, &port.to_ne_bytes())];
+    socket.ask(CMD_PORT_GET, 0, &port.concat(), |_, body| {
+        netdev = Attrs(body).text(ATTR_NDEV_NAME);
+    })?;
     Ok(netdev)
+}
+
+/// Whether the kernel would take packets to `addr` for this host's own; `scope` is the index of an interface, or 0.
+pub(crate) fn is_routed_here(addr: IpAddr, scope: u32) -> io::Result<bool> {
+    let (family, octets) = match addr {
+        IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+    };
+    // struct rtmsg: family and the length of the destination in bits, then what only answers have.
+    let mut body = vec![family as u8, (octets.len() * 8) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    body.extend(attr(RTA_DST, &octets));
+    if scope != 0 {
+        body.extend(attr(RTA_OIF, &scope.to_ne_bytes()));
+    }
+    let mut local = false;
+    let socket = Socket::open(NETLINK_ROUTE)?;
+    socket.ask(RTM_GETROUTE, 0, &body, |kind, route| {
+        local = kind == RTM_NEWROUTE && route.get(RTM_TYPE) == Some(&RTN_LOCAL);
+    })?;
+    Ok(local)
+}
+
+/// One attribute, padded.
+fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(align(bytes.len()), 0);
+    bytes
 }
 
 struct Socket(OwnedFd);
 
 impl Socket {
-    fn open() -> io::Result<Self> {
+    fn open(protocol: i32) -> io::Result<Self> {
         // SAFETY: no pointers.
         let fd = unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_RDMA)
+            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol)
         };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -67,15 +109,15 @@ impl Socket {
         if rc == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends one request and hands out the attributes of every answer.
+    /// Sends one request and hands out the kind and the body of every answer.
     fn ask(
         &self,
         command: u16,
         flags: u16,
-        attrs: &[(u16, u32)],
-        mut answer: impl FnMut(Attrs<'_>),
+        body: &[u8],
+        mut answer: impl FnMut(u16, &[u8]),
     ) -> io::Result<()> {
-        let request = request(command, flags, attrs);
+        let request = request(command, flags, body);
         // SAFETY: readable for its length.
         let sent =
             unsafe { libc::send(self.0.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
@@ -106,23 +148,19 @@ impl Socket {
     }
 }
 
-fn request(command: u16, flags: u16, attrs: &[(u16, u32)]) -> Vec<u8> {
-    let len = HEADER + 8 * attrs.len();
+fn request(command: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let len = HEADER + body.len();
     let mut bytes = Vec::with_capacity(len);
     bytes.extend((len as u32).to_ne_bytes());
     bytes.extend(command.to_ne_bytes());
     bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
     bytes.extend([0; 8]); // sequence, port
-    for (kind, value) in attrs {
-        bytes.extend(8_u16.to_ne_bytes());
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value.to_ne_bytes());
-    }
+    bytes.extend(body);
     bytes
 }
 
 /// Walks the messages of one datagram; false when the last one has come.
-fn messages(mut bytes: &[u8], answer: &mut impl FnMut(Attrs<'_>)) -> io::Result<bool> {
+fn messages(mut bytes: &[u8], answer: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
     while let (Some(len), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         let len = len as usize;
         let Some(body) = bytes.get(HEADER..len) else { return Err(malformed()) };
@@ -134,7 +172,7 @@ fn messages(mut bytes: &[u8], answer: &mut impl FnMut(Attrs<'_>)) -> io::Result<
                     return Err(io::Error::from_raw_os_error(errno.saturating_abs()));
                 }
             }
-            _ => answer(Attrs(body)),
+            kind => answer(kind, body),
         }
         bytes = bytes.get(align(len)..).unwrap_or_default();
     }
@@ -197,20 +235,13 @@ mod tests {
         bytes
     }
 
-    fn attr(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(align(bytes.len()), 0);
-        bytes
-    }
-
     #[test]
     fn attributes_are_found_among_others() {
         let body = [attr(9, &[1]), attr(2, b"siw0\0"), attr(1, &7_u32.to_ne_bytes())].concat();
         let mut seen = Vec::new();
         let datagram = [message(CMD_GET, &body), message(NLMSG_DONE, &[0; 4])].concat();
-        let more = messages(&datagram, &mut |a: Attrs<'_>| {
+        let more = messages(&datagram, &mut |_, body| {
+            let a = Attrs(body);
             seen.push((a.text(ATTR_DEV_NAME), a.number(ATTR_DEV_INDEX), a.number(ATTR_PORT_INDEX)));
         });
         assert!(!more.unwrap());
@@ -220,7 +251,7 @@ mod tests {
     #[test]
     fn an_error_is_an_errno() {
         let datagram = message(NLMSG_ERROR, &(-libc::ENODEV).to_ne_bytes());
-        let error = messages(&datagram, &mut |_: Attrs<'_>| {}).unwrap_err();
+        let error = messages(&datagram, &mut |_, _| {}).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 
@@ -230,10 +261,22 @@ mod tests {
             for fill in [0, 1, 3, 4, 255_u8] {
                 let mut bytes = vec![fill; 33];
                 bytes[..4].copy_from_slice(&len.to_ne_bytes());
-                let _ = messages(&bytes, &mut |a: Attrs<'_>| {
+                let _ = messages(&bytes, &mut |_, body| {
+                    let a = Attrs(body);
                     let _ = (a.text(1), a.number(2));
                 });
             }
+        }
+    }
+
+    #[test]
+    fn the_route_tells_what_is_this_host() {
+        for (text, local) in
+            [("127.0.0.1", true), ("127.9.9.9", true), ("::1", true), ("192.0.2.77", false)]
+        {
+            // Without a route to it the kernel answers with an error, which is no yes.
+            let said = is_routed_here(text.parse().unwrap(), 0).unwrap_or(false);
+            assert_eq!(said, local, "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Lists the RDMA devices of this machine, and what this crate knows about each.
 
-use rdma_safe::{LoopbackSupport, devices};
+use rdma_safe::devices;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let all = devices()?;
@@ -19,13 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         let family = ctx.quirk().map_or("not in the quirk table", |q| q.name);
         println!("{}: {family}, {:?}, {:?}", ctx.name(), ctx.transport(), ctx.caps());
-        match ctx.loopback() {
-            LoopbackSupport::Yes(source) => println!("  connects to its own address ({source:?})"),
-            LoopbackSupport::No(source) => println!("  cannot connect to itself ({source:?})"),
-            LoopbackSupport::Unknown => {
-                println!("  may or may not connect to itself: a probe tells")
-            }
-        }
+        println!("  connects to itself: {} ({})", ctx.loopback(), ctx.loopback_reason());
         for port in 1..=ctx.attr().port_count {
             println!("  port {port}: {:?}", ctx.port(port)?);
         }

@@ -74,6 +74,8 @@ pub struct Published {
     pub caps: Caps,
     /// Whether it can connect to its own address, and how that is known.
     pub loopback: LoopbackSupport,
+    /// Why it is thought so, for people.
+    pub loopback_reason: String,
     /// Where the listeners are, with the port numbers they really have; best first, never empty.
     pub addrs: Vec<SocketAddr>,
 }
@@ -117,6 +119,8 @@ pub fn open_port(
     })?;
 
     let mut channel = EventChannel::new()?;
+    // What the user says about loopback goes into the context, which the dialers and the caller ask.
+    rdma_cm::LoopbackPolicy::from_env()?.refine(context);
     let waker = channel.waker()?;
     let listeners = listen(&mut channel, &choice.addrs, selection.listen_port)?;
     let addrs: Vec<SocketAddr> = listeners.iter().map(rdma_cm::Listener::local_addr).collect();
@@ -135,6 +139,7 @@ pub fn open_port(
         transport: context.transport(),
         caps: context.caps(),
         loopback: context.loopback(),
+        loopback_reason: context.loopback_reason(),
         addrs,
     };
     Ok((port, cm, published))

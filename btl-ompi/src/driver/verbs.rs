@@ -52,12 +52,13 @@ impl Candidate {
                 published.netdev
             ));
         }
+        let no_loopback = no_loopback(published.loopback, published.loopback_reason);
         let rail = modex::Rail {
             carrier: carrier(published.transport),
             lanes: config.lanes.iter().map(|lane| lane.buffer_size).collect(),
             addrs,
         };
-        Ok(Opened { port, cm, published: rail, no_loopback: no_loopback(published.loopback) })
+        Ok(Opened { port, cm, published: rail, no_loopback })
     }
 }
 
@@ -74,10 +75,10 @@ fn carrier(transport: Transport) -> Carrier {
 
 /// Why the device cannot connect to itself. What is not known counts as no: a connect that never
 /// comes back costs the job more than the way through shared memory.
-fn no_loopback(support: LoopbackSupport) -> Option<String> {
-    match support {
-        LoopbackSupport::Yes(_) => None,
-        LoopbackSupport::No(source) => Some(format!("known from: {source:?}")),
-        LoopbackSupport::Unknown => Some("it is not known whether it can".to_owned()),
+fn no_loopback(support: LoopbackSupport, reason: String) -> Option<String> {
+    match support.source() {
+        Some(_) if support.is_yes() => None,
+        Some(source) => Some(format!("{source}: {reason}")),
+        None => Some(format!("it is not known whether it can: {reason}")),
     }
 }

@@ -1,6 +1,8 @@
 //! What the device tests share: the device under test and one side of a connection.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+pub(crate) mod links;
+
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
