@@ -1,4 +1,7 @@
 //! The request of the active side and everything that may answer it.
+
+#![forbid(unsafe_code)]
+
 use std::time::{Duration, Instant};
 
 use rdma_safe::QueuePair;

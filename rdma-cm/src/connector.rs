@@ -1,4 +1,7 @@
 //! The active side up to the request: source, address, route.
+
+#![forbid(unsafe_code)]
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 

@@ -15,7 +15,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rdma_safe::QueuePair;
+use rdma_safe::{AddressVector, Gid, GlobalRoute, QueuePair};
 
 use crate::channel::{self, EventChannel, Phase};
 use crate::connector::Active;
@@ -26,7 +26,7 @@ use crate::listener::ListenOptions;
 use crate::params::ConnParams;
 use crate::private_data::{Carrier, PrivateData};
 use crate::qp;
-use crate::raw::{Device, RawId, Space, gid_bytes};
+use crate::raw::{Device, RawId, Space, gid_of};
 
 /// An id for datagrams: it resolves an address and asks there for a queue pair, or joins multicast groups.
 #[derive(Debug)]
@@ -118,13 +118,33 @@ impl DatagramPeer {
     }
 
     /// Its GID; of a multicast group the group's.
-    pub fn gid(&self) -> [u8; 16] {
-        gid_bytes(self.ah.grh.dgid)
+    pub fn gid(&self) -> Gid {
+        gid_of(self.ah.grh.dgid)
     }
 
     /// Its local identifier; of a multicast group the group's. 0 on RoCE.
     pub fn lid(&self) -> u16 {
         self.ah.dlid
+    }
+
+    /// The way to it, from which a protection domain makes an address handle (`ProtectionDomain::create_ah`).
+    pub fn address(&self) -> AddressVector {
+        let (ah, grh) = (&self.ah, &self.ah.grh);
+        let global = (ah.is_global != 0).then_some(GlobalRoute {
+            dgid: self.gid(),
+            sgid_index: grh.sgid_index,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+            traffic_class: grh.traffic_class,
+        });
+        AddressVector {
+            port: ah.port_num,
+            dlid: ah.dlid,
+            service_level: ah.sl,
+            src_path_bits: ah.src_path_bits,
+            static_rate: ah.static_rate,
+            global,
+        }
     }
 
     /// What it sent along with its answer, padded to the 136 bytes of the message; nothing for a multicast group.
@@ -135,8 +155,7 @@ impl DatagramPeer {
 
 impl fmt::Debug for DatagramPeer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gid = std::net::Ipv6Addr::from(self.gid());
-        write!(f, "DatagramPeer(qp {:#x} at {gid}, qkey {:#x})", self.qp_num, self.qkey)
+        write!(f, "DatagramPeer(qp {:#x} at {}, qkey {:#x})", self.qp_num, self.gid(), self.qkey)
     }
 }
 

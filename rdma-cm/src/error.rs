@@ -20,6 +20,9 @@
 //! | `CONNECT_ERROR` | [`ConnectError::Failed`]; status -22 or -71 on iWARP: see its hint |
 //! | `DISCONNECTED` before `ESTABLISHED` | [`ConnectError::Disconnected`] |
 //! | `DEVICE_REMOVAL` | [`ConnectError::DeviceRemoved`]; otherwise [`Event::DeviceRemoval`](crate::Event) |
+
+#![forbid(unsafe_code)]
+
 use std::borrow::Cow;
 use std::io;
 use std::net::IpAddr;

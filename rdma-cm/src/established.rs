@@ -1,4 +1,7 @@
 //! The end of a connection.
+
+#![forbid(unsafe_code)]
+
 use crate::channel::EventChannel;
 use crate::error::Result;
 use crate::id::Connected;

@@ -2,6 +2,9 @@
 //!
 //! A handle does nothing by itself. It is `Send`, may be dropped anywhere, and a dropped one has its id destroyed by the
 //! next call of the channel, or with the channel.
+
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::SocketAddr;

@@ -1,4 +1,7 @@
 //! The passive side: listen, then accept or reject.
+
+#![forbid(unsafe_code)]
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! The parameters of a connection, with defaults that are safe on every transport.
+
+#![forbid(unsafe_code)]
+
 use rdma_safe::QueuePair;
 
 use crate::error::{Error, Result};

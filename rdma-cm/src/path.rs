@@ -2,24 +2,23 @@
 
 #![forbid(unsafe_code)]
 
-use std::net::Ipv6Addr;
-
+use rdma_safe::Gid;
 use rdma_sys as sys;
 
 use crate::channel::{EventChannel, Phase};
 use crate::connector::Active;
 use crate::error::{Error, Result};
 use crate::id::Id;
-use crate::raw::{RawPath, gid_bytes};
+use crate::raw::{RawPath, gid_of};
 
 /// Where an id leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
     /// This side's GID; zeroes on iWARP.
-    pub source_gid: [u8; 16],
+    pub source_gid: Gid,
     /// The other side's GID; zeroes on iWARP.
-    pub destination_gid: [u8; 16],
+    pub destination_gid: Gid,
     /// The partition key, 0 where there are none.
     pub partition_key: u16,
     /// The device's port, from 1.
@@ -32,9 +31,9 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// This side's GID.
-    pub source_gid: [u8; 16],
+    pub source_gid: Gid,
     /// The other side's GID.
-    pub destination_gid: [u8; 16],
+    pub destination_gid: Gid,
     /// This side's local identifier; 0 on RoCE.
     pub source_lid: u16,
     /// The other side's local identifier; 0 on RoCE.
@@ -60,8 +59,8 @@ pub struct Path {
 impl Path {
     fn of(raw: &RawPath) -> Self {
         Self {
-            source_gid: gid_bytes(raw.sgid),
-            destination_gid: gid_bytes(raw.dgid),
+            source_gid: gid_of(raw.sgid),
+            destination_gid: gid_of(raw.dgid),
             source_lid: u16::from_be(raw.slid),
             destination_lid: u16::from_be(raw.dlid),
             flow_label: u32::from_be(raw.flow_label),
@@ -82,8 +81,8 @@ impl Path {
         let flow = (self.flow_label & 0xf_ffff) << 8 | u32::from(self.hop_limit);
         let path = sys::ibv_path_record {
             service_id: 0,
-            dgid: sys::ibv_gid { raw: self.destination_gid },
-            sgid: sys::ibv_gid { raw: self.source_gid },
+            dgid: sys::ibv_gid { raw: self.destination_gid.0 },
+            sgid: sys::ibv_gid { raw: self.source_gid.0 },
             dlid: self.destination_lid.to_be(),
             slid: self.source_lid.to_be(),
             flowlabel_hoplimit: flow.to_be(),
@@ -104,13 +103,6 @@ impl Path {
 
 /// The selector in front of a six-bit code: this value and no other.
 const EXACTLY: u8 = 2 << 6;
-
-impl Route {
-    /// A GID the way people write it: as an IPv6 address, which on RoCE v2 it is (`::ffff:a.b.c.d` for IPv4).
-    pub fn source_as_ip(&self) -> Ipv6Addr {
-        Ipv6Addr::from(self.source_gid)
-    }
-}
 
 impl EventChannel {
     /// Where an id leads, as far as it is known: GIDs once the address is resolved, paths once the route is.
@@ -153,8 +145,8 @@ mod tests {
     #[test]
     fn a_path_record_has_the_layout_of_the_wire() {
         let path = Path {
-            source_gid: [1; 16],
-            destination_gid: [2; 16],
+            source_gid: Gid([1; 16]),
+            destination_gid: Gid([2; 16]),
             source_lid: 0x0102,
             destination_lid: 0x0304,
             flow_label: 0xa_bcde,

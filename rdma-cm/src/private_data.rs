@@ -1,4 +1,7 @@
 //! Private data: the few bytes that travel with a connection request, its reply or its rejection.
+
+#![forbid(unsafe_code)]
+
 use std::fmt;
 
 /// The size of librdmacm's own field for private data, in bytes: no transport carries more.

@@ -2,6 +2,9 @@
 //!
 //! The id never sees the queue pair: it is connected by its number. So what librdmacm does to a queue pair of its own
 //! (man rdma_connect, rdma_accept) is done here.
+
+#![forbid(unsafe_code)]
+
 use rdma_safe::{QpAttr, QpState, QueuePair};
 use rdma_sys as sys;
 use rdma_sys::ibv_qp_state as state;

@@ -15,7 +15,7 @@ use crate::sockaddr::{self, RawAddr};
 
 mod group;
 mod route;
-pub(crate) use route::{RawPath, gid_bytes};
+pub(crate) use route::{RawPath, gid_of};
 
 /// What an id is for: the port space it lives in, which decides the kind of its queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

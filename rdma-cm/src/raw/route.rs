@@ -1,6 +1,7 @@
 //! The path of an id: read after its route is resolved, or set in its stead.
 use std::ptr::NonNull;
 
+use rdma_safe::Gid;
 use rdma_sys as sys;
 
 use super::{RawId, check};
@@ -9,21 +10,21 @@ use crate::error::{Error, Result};
 /// A path record of librdmacm, as it is: big endian where the wire is.
 pub(crate) type RawPath = sys::ibv_sa_path_rec;
 
-/// A GID as bytes, in the order of the wire.
-pub(crate) fn gid_bytes(gid: sys::ibv_gid) -> [u8; 16] {
+/// A GID of the C library's.
+pub(crate) fn gid_of(gid: sys::ibv_gid) -> Gid {
     // SAFETY: a union of integers of the same size; every value is valid.
-    unsafe { gid.raw }
+    Gid(unsafe { gid.raw })
 }
 
 impl RawId {
     /// The source and destination GID, the partition key, and the device's port (0: not known).
-    pub(crate) fn gids(&self) -> ([u8; 16], [u8; 16], u16, u8) {
+    pub(crate) fn gids(&self) -> (Gid, Gid, u16, u8) {
         // SAFETY: [LIVE]. The InfiniBand arm of the union is plain bytes that librdmacm zeroes first and fills in where
         // there are GIDs.
         unsafe {
             let id = self.as_ptr();
             let addr = (*id).route.addr.addr.ibaddr;
-            (addr.sgid.raw, addr.dgid.raw, u16::from_be(addr.pkey), (*id).port_num)
+            (gid_of(addr.sgid), gid_of(addr.dgid), u16::from_be(addr.pkey), (*id).port_num)
         }
     }
 
