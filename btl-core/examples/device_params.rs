@@ -66,7 +66,7 @@ fn describe(context: &Context, params: &DeviceParams) {
         place: said.place,
     });
     either("max_inline_data", said_inline, inline, table(row.is_some()));
-    either("receive_queues", said.receive_queues, "default lanes", "btl_verbs_receive_queues");
+    either("receive_queues", said.receive_queues, "default lanes", "the default");
     either("mtu", said.mtu, "path MTU", "the device");
     either("ignore_device", said.ignore_device, false, "the default");
     if let Some(row) = row {

@@ -15,7 +15,7 @@
 //!
 //! | key | value | is |
 //! |---|---|---|
-//! | `vendor_id`, `vendor_part_id` | list of integers (decimal, `0x` hexadecimal, `0` octal) | the devices of the section; every pair counts |
+//! | `vendor_id`, `vendor_part_id` | integers (decimal, `0x…`, octal `0…`), by commas | the devices; every pair counts |
 //! | `credit_route` | `own` or `first` | the lane on which credits travel |
 //! | `loopback_capable` | boolean | whether the device can connect to its own address |
 //! | `shared_work_queue` | boolean | sends and receives share one ring |
