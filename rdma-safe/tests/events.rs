@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::Fake;
+use fake::chaos::LeaksOnPurpose;
 use rdma_safe::*;
 use rdma_sys::ibv_event_type as t;
 use std::time::Duration;
@@ -55,6 +56,7 @@ fn events_are_acknowledged_before_anything_can_wait_for_it() {
 /// A sleeper on a channel whose queue is alive holds everything it needs.
 #[test]
 fn a_queue_holds_its_channel_and_a_channel_its_context() {
+    let _leaks = LeaksOnPurpose::new();
     let fake = Fake::open();
     let channel = fake.ctx.completion_channel().unwrap();
     let mut cq = fake.ctx.create_cq_with(16, &channel).unwrap();
@@ -113,6 +115,7 @@ fn asynchronous_events_name_what_they_are_about() {
 /// The device was removed: every call fails, nothing panics, nothing is freed that it may still have.
 #[test]
 fn a_device_that_is_gone_fails_everything_and_breaks_nothing() {
+    let _leaks = LeaksOnPurpose::new();
     let fake = Fake::open();
     let pd = fake.ctx.alloc_pd().unwrap();
     let channel = fake.ctx.completion_channel().unwrap();

@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::Fake;
+use fake::chaos::LeaksOnPurpose;
 use rdma_safe::*;
 
 const SIG: SendFlags = SendFlags::empty();
@@ -101,6 +102,7 @@ fn a_failed_post_keeps_the_slot_until_the_destruction() {
 
 #[test]
 fn a_failed_destroy_leaks_and_frees_nothing() {
+    let _leaks = LeaksOnPurpose::new();
     for forget in [false, true] {
         let Rig { a, mut b, cq, pd, fake } = rig();
         let slot = pd.slots(64, 1).unwrap().pop().unwrap();
@@ -132,6 +134,7 @@ fn addresses(slot: &Slot) -> std::ops::Range<usize> {
 
 #[test]
 fn a_failed_deregistration_leaks_the_memory() {
+    let _leaks = LeaksOnPurpose::new();
     let fake = Fake::open();
     let pd = fake.ctx.alloc_pd().unwrap();
     let slots = pd.slots(64, 4).unwrap();
@@ -145,6 +148,7 @@ fn a_failed_deregistration_leaks_the_memory() {
 /// The context stays open under an object that could not be destroyed.
 #[test]
 fn nothing_is_closed_under_a_survivor() {
+    let _leaks = LeaksOnPurpose::new();
     let fake = Fake::open();
     drop((fake.ctx.alloc_pd().unwrap(), fake.ctx.create_cq(4).unwrap()));
     assert!(fake.closes_on_drop(), "the control");
@@ -160,6 +164,7 @@ fn nothing_is_closed_under_a_survivor() {
 
 #[test]
 fn forgotten_objects_stay_whole() {
+    let _leaks = LeaksOnPurpose::new();
     let Rig { mut a, mut b, cq, pd, fake } = rig();
     for s in pd.slots(64, 4).unwrap() {
         b.post_recv(s).unwrap();
@@ -528,7 +533,13 @@ fn a_region_asks_its_buffer_once() {
     struct Counted(*mut [u8; 64], Arc<AtomicUsize>);
     // SAFETY: plain memory, owned by this value alone.
     unsafe impl Send for Counted {}
-    // SAFETY: a static-lived allocation (leaked by the test), used by nobody else.
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            // SAFETY: made by Box::into_raw, freed once.
+            drop(unsafe { Box::from_raw(self.0) });
+        }
+    }
+    // SAFETY: an allocation that stays where it is until Drop frees it.
     unsafe impl StableBuffer for Counted {
         fn as_ptr(&self) -> *mut u8 {
             self.1.fetch_add(1, Ordering::Relaxed);

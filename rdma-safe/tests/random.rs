@@ -11,12 +11,14 @@ use programs::fabric::Fabric;
 use programs::{Alive, Failing, Fault, Ledger, Mood, Tally, Watch, World, run_all};
 use rdma_safe::{Context, QueuePair};
 use rdma_sys::ibv_event_type;
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
 struct OnFake {
     fake: Fake,
     honest: bool,
+    leaks: bool,
 }
 
 impl Fabric for OnFake {
@@ -109,12 +111,17 @@ impl Fabric for OnFake {
         }
     }
 
+    fn on_thread(&self) -> Box<dyn Any> {
+        Box::new(self.leaks.then(LeaksOnPurpose::new))
+    }
+
     fn honest(&self) -> bool {
         self.honest
     }
 }
 
-fn run(steps: Vec<programs::Step>) -> Tally {
+fn run(steps: Vec<programs::Step>, leaks: bool) -> Tally {
+    let _leaks = leaks.then(LeaksOnPurpose::new);
     let fake = Fake::open();
     let state = fake.shared_state();
     let watch: Watch = Arc::new(move |range: Range<usize>| {
@@ -124,7 +131,7 @@ fn run(steps: Vec<programs::Step>) -> Tally {
             false => None,
         }
     });
-    World::new(OnFake { fake, honest: true }, watch, Arc::new(Ledger::default())).run(steps)
+    World::new(OnFake { fake, honest: true, leaks }, watch, Arc::new(Ledger::default())).run(steps)
 }
 
 /// A test whose programs do nothing is no test.
@@ -136,7 +143,7 @@ fn busy(cases: u64, t: Tally) {
 
 #[test]
 fn random_programs_end_clean() {
-    let (cases, t) = run_all(300, 250, Mood::Clean, 4000, run);
+    let (cases, t) = run_all(300, 250, Mood::Clean, 4000, |p| run(p, false));
     busy(cases, t);
     assert!(t.reclaimed > 0, "{t:?}");
     assert_eq!((t.programs_with_leaks, t.failed_posts), (0, 0));
@@ -144,16 +151,14 @@ fn random_programs_end_clean() {
 
 #[test]
 fn random_programs_that_forget() {
-    let _leaks = LeaksOnPurpose::new();
-    let (cases, t) = run_all(200, 160, Mood::Forgetful, 4000, run);
+    let (cases, t) = run_all(200, 160, Mood::Forgetful, 4000, |p| run(p, true));
     busy(cases, t);
     assert!(t.programs_with_leaks > 0, "{t:?}");
 }
 
 #[test]
 fn random_programs_with_faults() {
-    let _leaks = LeaksOnPurpose::new();
-    let (cases, t) = run_all(500, 160, Mood::Faulty, 4000, run);
+    let (cases, t) = run_all(500, 160, Mood::Faulty, 4000, |p| run(p, true));
     busy(cases, t);
     assert!(t.programs_with_leaks > 0 && t.failed_posts > 0, "{t:?}");
 }

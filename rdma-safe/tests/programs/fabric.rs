@@ -3,6 +3,7 @@
 use super::model::{Alive, Failing};
 use super::ops::Fault;
 use rdma_safe::{Context, QueuePair};
+use std::any::Any;
 use std::ops::Range;
 
 /// A device, or something that behaves like one.
@@ -31,6 +32,8 @@ pub(crate) trait Fabric: Send {
     fn alive(&self) -> Option<Alive>;
     /// Panics if the device was used as no correct user does.
     fn check(&self);
+    /// Kept by every thread that runs steps.
+    fn on_thread(&self) -> Box<dyn Any>;
     /// Whether its completions can be believed so far: no faults that invent or change them.
     fn honest(&self) -> bool;
 }

@@ -187,7 +187,11 @@ impl<F: Fabric> World<F> {
             }
             // `self` goes to the other thread and back: it has to be Send, with all it owns.
             Step::Elsewhere(step) => std::thread::scope(|s| {
-                let done = s.spawn(|| self.step(*step)).join();
+                let there = || {
+                    let _kept = self.fabric.on_thread();
+                    self.step(*step);
+                };
+                let done = s.spawn(there).join();
                 done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             }),
             Step::PanicWith { qp, cq, group, slots } => self.panic_with(qp, cq, group, slots),
