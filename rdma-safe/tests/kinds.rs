@@ -4,6 +4,7 @@
 mod fake;
 
 use fake::Fake;
+use fake::chaos::LeaksOnPurpose;
 use rdma_safe::*;
 
 const GROUP: Gid = Gid([0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
@@ -27,6 +28,7 @@ fn an_address_handle_lives_until_its_last_clone() {
 
 #[test]
 fn an_address_handle_that_cannot_be_destroyed_keeps_what_it_stands_on() {
+    let _leaks = LeaksOnPurpose::new();
     let fake = Fake::open_infiniband();
     let pd = fake.ctx.alloc_pd().unwrap();
     let ah = pd.create_ah(&AddressVector::infiniband(1, 7)).unwrap();

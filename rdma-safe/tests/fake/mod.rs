@@ -3,6 +3,9 @@
 //! It plugs into the crate's table of set-up calls and into the ops table of its own `ibv_context`, so everything above
 //! runs as it does on a device. It moves bytes only in [`Fake::progress`], takes the lowest free queue pair number like
 //! siw, and checks what a device would: every access against the registered memory, every object against its users.
+//!
+//! These tests also run under LeakSanitizer: one in which a destruction fails, or something is forgotten, begins with
+//! [`LeaksOnPurpose`](chaos::LeaksOnPurpose).
 
 #![allow(dead_code)] // each test binary uses its part
 

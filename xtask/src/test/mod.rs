@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every test there is, in parts; the last line is `N passed, M failed`.
 
+mod asan;
 mod bad;
 mod count;
 mod full;

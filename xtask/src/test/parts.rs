@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, bad, full, mpi, storm};
+use super::{Bench, Count, Part, asan, bad, full, mpi, storm};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job};
 use crate::{cargo, exec, tidy};
@@ -24,6 +24,7 @@ pub(crate) const ALL: &[Part] = &[
         "the Open MPI component against its headers, and under mpirun without devices",
         btl,
     ),
+    part("asan", "the three lower crates under AddressSanitizer and LeakSanitizer", asan::run),
     part("sim", "the shipped engine on simulated devices", sim),
     part("device-siw", "device tests on soft iWARP", |bench| device(bench, Device::Siw)),
     part("device-rxe", "device tests on soft RoCE", |bench| device(bench, Device::Rxe)),
