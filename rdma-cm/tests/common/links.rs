@@ -57,7 +57,7 @@ impl Drop for Undo {
     fn drop(&mut self) {
         // A device that this process still uses is gone only after it; see `alone`.
         let done =
-            Command::new(self.tool).args(&self.args).spawn().map(|child| ended(child, PATIENCE));
+            Command::new(self.tool).args(&self.args).spawn().map(|mut c| ended(&mut c, PATIENCE));
         if !matches!(done, Ok(Some(status)) if status.success()) {
             eprintln!("{} {}: {done:?}", self.tool, self.args.join(" "));
         }
@@ -68,7 +68,7 @@ impl Drop for Undo {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Waits for the end of a process; `None` when it is still there after `limit`.
-pub(crate) fn ended(mut child: Child, limit: Duration) -> Option<ExitStatus> {
+pub(crate) fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let end = Instant::now() + limit;
     loop {
         match child.try_wait().expect("a child can be waited for") {

@@ -81,11 +81,16 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new() -> Self {
+        Self::with_depth(4)
+    }
+
+    /// With room for this many sends and as many receives.
+    pub(crate) fn with_depth(depth: u32) -> Self {
         let context = open();
         let pd = context.alloc_pd().unwrap();
-        let cq = context.create_cq_with(16, &context.completion_channel().unwrap()).unwrap();
-        let config =
-            QpConfig { send_depth: 4, recv_depth: 4, max_inline: 64, ..QpConfig::default() };
+        let channel = context.completion_channel().unwrap();
+        let cq = context.create_cq_with(4 * depth, &channel).unwrap();
+        let config = QpConfig { send_depth: depth, recv_depth: depth, ..QpConfig::default() };
         let qp = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config).unwrap();
         Self { qp, cq, pd, context, waiting: Vec::new() }
     }
