@@ -36,11 +36,12 @@
 //!
 //! The state of a queue pair is checked when it is used and is not part of its type: it changes in the hands of the
 //! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
-//! for each state would only move the check to a match.
+//! for each state would only move the check to a match. Where the caller alone drives it, each state is a type:
+//! [`ManualQp`].
 //!
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `mr`, `channel`,
-//!   `cq`, `qp`, `post`, `ah`;
+//!   `cq`, `qp`, `qp_query`, `multicast`, `post`, `ah`, `xrc`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
@@ -63,8 +64,10 @@ mod group;
 #[doc = include_str!("../HAZARDS.md")]
 pub mod hazards {}
 mod loopback;
+pub mod manual;
 mod memory;
 mod mr;
+mod multicast;
 mod mw;
 mod payload;
 mod pd;
@@ -72,6 +75,8 @@ mod port;
 mod post;
 mod qp;
 mod qp_attr;
+mod qp_create;
+mod qp_query;
 pub mod quirks;
 mod racy;
 mod remote;
@@ -83,7 +88,9 @@ pub mod seam;
 mod sg;
 mod shared;
 mod slot;
+mod states;
 mod wc;
+mod xrc;
 
 pub use ah::{AddressHandle, AddressVector, GRH_SIZE, GlobalRoute, Origin};
 pub use caps::{Caps, Transport};
@@ -97,6 +104,7 @@ pub use event::{AsyncEvent, AsyncEvents, PortEvent, QpEvent, SrqEvent};
 pub use gid::{Gid, GidChoice, GidEntry, GidKind};
 pub use group::{Completion, PollGroup, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
+pub use manual::{InitAttr, ManualQp, PeerAccess, RtrAttr, RtsAttr, StepError};
 pub use memory::{OwnedMemory, StableBuffer};
 pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
 pub use mw::{MemoryWindow, WindowAccess, WindowKind};
@@ -106,12 +114,14 @@ pub use port::{LinkLayer, PortAttr, PortState};
 pub use post::{BatchError, PostError, RawRequest, RawSge, RawVerb, Request, Why};
 pub use qp::QueuePair;
 pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};
+pub use qp_query::QpQuery;
 pub use remote::RemoteRange;
 pub use remote_slot::RemoteSlot;
 pub use sg::{Piece, SgList};
 pub use shared::{SharedRegion, SharedSlice};
 pub use slot::Slot;
 pub use wc::{Done, Extra, Op, Queue, Wc, WcStatus};
+pub use xrc::{XrcDomain, XrcTarget};
 
 static_assertions::assert_impl_all!(Device: Clone, Send, Sync);
 static_assertions::assert_impl_all!(Context: Clone, Send, Sync);

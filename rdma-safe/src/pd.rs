@@ -83,13 +83,15 @@ impl ProtectionDomain {
         MemoryRegion::register_local(self, memory)
     }
 
-    /// Creates a reliable connected queue pair in state RESET (ibv_create_qp(3)), on this crate's own context:
-    /// librdmacm never sees it.
+    /// Creates a queue pair in state RESET (ibv_create_qp(3)), on this crate's own context: librdmacm never sees it.
+    /// The `rdma-cm` crate connects it; by hand, see [`ManualQp`](crate::ManualQp).
     ///
     /// # Errors
     /// [`WrongContext`](ErrorKind::WrongContext) for a CQ of another context, [`CqDepth`](ErrorKind::CqDepth) when its
-    /// queues do not fit into what is left of a CQ, [`InvalidArgument`](ErrorKind::InvalidArgument) for a depth of 0 or
-    /// above the device's limit, else the errno of the call.
+    /// queues do not fit into what is left of a CQ, [`InvalidArgument`](ErrorKind::InvalidArgument) for a depth or a
+    /// number of pieces of 0 or above the device's limit, [`Unsupported`](ErrorKind::Unsupported) for a kind that the
+    /// device does not have (siw has RC only; rxe RC, UC and UD),
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied) for raw packets without CAP_NET_RAW, else the errno of the call.
     pub fn create_qp(
         &self,
         send_cq: &CqRef,

@@ -16,26 +16,26 @@
 use crate::can;
 use crate::cq::{CqInner, CqRef};
 use crate::error::{Error, ErrorKind, Result};
+use crate::multicast::Membership;
 use crate::payload::Payload;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
-use crate::ring::{DEPTH_MAX, InFlight, Kind, SERIAL_MAX};
+use crate::qp_create::{check, explain_create, init_attr, inline_wanted, next_serial, reserve};
+use crate::ring::{InFlight, Kind};
 use crate::slot::Slot;
+use crate::states::{self, Row};
 use crate::{Caps, Context};
 use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sends up to this size are always inline where the queue pair can: siw's kernel thread may not touch smaller user
 /// buffers by itself (it copies from user addresses), and everywhere else it saves a DMA.
-const SMALL: u32 = 32;
+pub(crate) const SMALL: u32 = 32;
 /// From this size on siw sends unsignalled requests zero-copy and reports nothing when it is done with the pages.
 const SIW_ZERO_COPY: usize = 4096;
-
-static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 /// A queue pair. `Send`: it may be used from any one thread at a time.
 ///
@@ -59,6 +59,8 @@ pub struct QueuePair {
     pub(crate) odd: u32,
     serial: u64,
     config: QpConfig,
+    /// Multicast groups it is in.
+    pub(crate) groups: Vec<Membership>,
     send_cq: ManuallyDrop<Arc<CqInner>>,
     recv_cq: ManuallyDrop<Arc<CqInner>>,
 }
@@ -76,7 +78,7 @@ impl QueuePair {
     ) -> Result<QueuePair> {
         let ctx = pd.context();
         check(ctx, send_cq, recv_cq, config)?;
-        let serial = next_serial(&NEXT_SERIAL)?;
+        let serial = next_serial()?;
         let (send_cq, recv_cq) = (&send_cq.0, &recv_cq.0);
         reserve(send_cq, recv_cq, config)?;
         let mut attr =
@@ -86,7 +88,7 @@ impl QueuePair {
         let Some(raw) = NonNull::new(raw) else {
             let e = Error::last("ibv_create_qp");
             send_cq.unreserve(config.send_depth);
-            recv_cq.unreserve(config.recv_depth);
+            recv_cq.unreserve(config.receives());
             return Err(explain_create(e, config));
         };
         send_cq.born(serial);
@@ -105,10 +107,11 @@ impl QueuePair {
             },
             pd: ManuallyDrop::new(Arc::clone(&pd.0)),
             template: ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND, ..ibv_send_wr::default() },
-            flight: ManuallyDrop::new(InFlight::new(serial, config.send_depth, config.recv_depth)),
+            flight: ManuallyDrop::new(InFlight::new(serial, config.send_depth, config.receives())),
             odd: u32::from(config.kind == QpKind::Ud),
             serial,
             config: *config,
+            groups: Vec::new(),
             send_cq: ManuallyDrop::new(Arc::clone(send_cq)),
             recv_cq: ManuallyDrop::new(Arc::clone(recv_cq)),
         })
@@ -116,10 +119,14 @@ impl QueuePair {
 
     /// Changes attributes (ibv_modify_qp(3)); for connecting, with what `rdma_init_qp_attr` says.
     ///
+    /// Everything is checked against the state table first: what the move needs, what it may carry, and the state the
+    /// queue pair is in as this crate knows it.
+    ///
     /// # Errors
-    /// [`WrongState`](ErrorKind::WrongState) for leaving the error state or going back to RESET (make a new queue
-    /// pair: its requests would be forgotten by the device but not by us); [`InvalidArgument`](ErrorKind::InvalidArgument)
-    /// for changing depths; else the errno of the call.
+    /// [`WrongState`](ErrorKind::WrongState) for a move that does not exist, for leaving the error state, and for going
+    /// back to RESET (make a new queue pair: its requests would be forgotten by the device but not by us);
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) with the names of all attributes that are missing or do not belong
+    /// there, for changing depths, and for a RoCE address without its global part; else the errno of the call.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         if attr.has(ibv_qp_attr_mask::IBV_QP_CAP) {
             return Err(Error::refused(
@@ -144,10 +151,10 @@ impl QueuePair {
             }
             _ => {}
         }
-        let mut raw = attr.raw;
-        // SAFETY: the QP is alive, the attributes are a complete struct.
-        let rc = unsafe { (self.pd.ctx.0.verbs.modify_qp)(self.raw.as_ptr(), &mut raw, attr.mask) };
-        Error::check("ibv_modify_qp", rc)?;
+        let transport = self.context().transport();
+        states::check(Row::of(self.config.kind, transport), transport, self.state, attr)?;
+        // SAFETY: the QP is alive and of this context.
+        unsafe { modify_raw(self.context(), self.raw, attr) }?;
         if let Some(t) = target {
             self.set_state(t);
         }
@@ -184,6 +191,11 @@ impl QueuePair {
     /// # Errors
     /// The errno of the modify; posts are refused from here on even then.
     pub fn to_error(&mut self) -> Result<()> {
+        // There is no such move, and nothing to flush.
+        if self.state == QpState::Reset {
+            self.set_state(QpState::Error);
+            return Ok(());
+        }
         let done = self.modify(&QpAttr::state_only(ibv_qp_state::IBV_QPS_ERR));
         self.set_state(QpState::Error);
         done
@@ -295,12 +307,13 @@ impl QueuePair {
     }
 
     fn destroy(&mut self) -> Result<()> {
+        self.leave_groups();
         // SAFETY: the QP is alive; it is not used again after this, whatever the outcome.
         let rc = unsafe { (self.pd.ctx.0.verbs.destroy_qp)(self.raw.as_ptr()) };
         Error::check("ibv_destroy_qp", rc)?;
         let (sends, recvs) = self.flight.used();
         self.send_cq.bury(self.serial, self.config.send_depth, sends);
-        self.recv_cq.bury(self.serial, self.config.recv_depth, recvs);
+        self.recv_cq.bury(self.serial, self.config.receives(), recvs);
         Ok(())
     }
 
@@ -350,117 +363,20 @@ impl fmt::Debug for QueuePair {
     }
 }
 
-/// The next serial, or an error when all are used up: one must never come twice.
-fn next_serial(counter: &AtomicU64) -> Result<u64> {
-    counter
-        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < SERIAL_MAX).then_some(n + 1))
-        .map_err(|_| {
-            Error::refused(
-                "create_qp",
-                ErrorKind::Other,
-                "this process has used up its 2^40 queue pairs",
-            )
-        })
-}
-
-fn check(ctx: &Context, send_cq: &CqRef, recv_cq: &CqRef, config: &QpConfig) -> Result<()> {
-    if !send_cq.0.ctx.is_same(ctx) || !recv_cq.0.ctx.is_same(ctx) {
-        return Err(Error::refused(
-            "create_qp",
-            ErrorKind::WrongContext,
-            "protection domain and completion queues belong to different contexts",
-        ));
-    }
-    if ctx.quirk().is_some_and(|q| !q.reliable_connections) {
-        return Err(Error::refused(
-            "create_qp",
-            ErrorKind::Unsupported,
-            "this device has no reliable connections",
-        ));
-    }
-    let max = ctx.attr().max_qp_wr.min(DEPTH_MAX);
-    for (what, depth) in [("send", config.send_depth), ("receive", config.recv_depth)] {
-        if !(1..=max).contains(&depth) {
-            return Err(Error::refused(
-                "create_qp",
-                ErrorKind::InvalidArgument,
-                format!("a {what} queue of {depth} is not between 1 and this device's {max}"),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Books both queues' completions: as one share where they meet, so that the message names the sum.
-fn reserve(send_cq: &Arc<CqInner>, recv_cq: &Arc<CqInner>, config: &QpConfig) -> Result<()> {
-    if Arc::ptr_eq(send_cq, recv_cq) {
-        return send_cq.reserve(config.send_depth.saturating_add(config.recv_depth));
-    }
-    send_cq.reserve(config.send_depth)?;
-    recv_cq.reserve(config.recv_depth).inspect_err(|_| send_cq.unreserve(config.send_depth))
-}
-
-/// Bytes to ask for inline. A device without inline sends would refuse more than 0, and only siw needs them.
-fn inline_wanted(config: &QpConfig, caps: Caps) -> u32 {
-    match config.max_inline {
-        0 if !caps.contains(Caps::INLINE_SMALL_SENDS) => 0,
-        n => n.max(SMALL),
-    }
-}
-
-fn init_attr(
-    send_cq: &CqInner,
-    recv_cq: &CqInner,
-    config: &QpConfig,
-    serial: u64,
-    max_inline_data: u32,
-) -> ibv_qp_init_attr {
-    ibv_qp_init_attr {
-        // Only a number: it names the queue pair in asynchronous events.
-        qp_context: without_provenance_mut(serial as usize),
-        send_cq: send_cq.raw.as_ptr(),
-        recv_cq: recv_cq.raw.as_ptr(),
-        srq: null_mut(),
-        cap: ibv_qp_cap {
-            max_send_wr: config.send_depth,
-            max_recv_wr: config.recv_depth,
-            max_send_sge: config.max_send_sge,
-            max_recv_sge: config.max_recv_sge,
-            max_inline_data,
-        },
-        qp_type: config.kind.raw(),
-        sq_sig_all: 0,
-    }
-}
-
-fn explain_create(e: Error, config: &QpConfig) -> Error {
-    match e.kind() {
-        ErrorKind::InvalidArgument => e.with_hint(format!("the device refuses these sizes: {config:?}")),
-        ErrorKind::OutOfMemory => e.with_hint(format!(
-            "no room for {config:?}: the device has too many queue pairs, or RLIMIT_MEMLOCK (`ulimit -l`) is too low for its rings"
-        )),
+/// Hands checked attributes to the device.
+///
+/// # Safety
+/// `qp` is a live queue pair of `ctx`.
+pub(crate) unsafe fn modify_raw(ctx: &Context, qp: NonNull<ibv_qp>, attr: &QpAttr) -> Result<()> {
+    let mut raw = attr.raw;
+    // SAFETY: the caller passes a live QP; the attributes are a complete struct, which is not kept.
+    let rc = unsafe { (ctx.0.verbs.modify_qp)(qp.as_ptr(), &mut raw, attr.mask) };
+    Error::check("ibv_modify_qp", rc).map_err(|e| match e.errno() {
+        libc::EINVAL => e.with_hint(
+            "the attributes fit the state, so a value is out of range (port, GID index, MTU, depth of reads), or the \
+             device is in another state: see QueuePair::query",
+        ),
+        libc::EPERM => e.with_hint("a Q_Key with its top bit set needs CAP_NET_RAW"),
         _ => e,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn inline_is_asked_for_unless_none_is_wanted_or_needed() {
-        let wanted =
-            |max_inline, caps| inline_wanted(&QpConfig { max_inline, ..QpConfig::default() }, caps);
-        let siw = Caps::INLINE_SMALL_SENDS;
-        assert_eq!((wanted(0, Caps::empty()), wanted(0, siw)), (0, SMALL));
-        assert_eq!((wanted(1, Caps::empty()), wanted(64, siw)), (SMALL, 64));
-    }
-
-    #[test]
-    fn serials_run_out_instead_of_repeating() {
-        let c = AtomicU64::new(SERIAL_MAX - 1);
-        assert_eq!(next_serial(&c).unwrap(), SERIAL_MAX - 1);
-        assert!(next_serial(&c).is_err());
-        assert!(next_serial(&c).is_err());
-    }
+    })
 }

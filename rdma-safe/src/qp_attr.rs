@@ -23,6 +23,11 @@ pub enum QpKind {
 }
 
 impl QpKind {
+    /// Whether it has a receive queue.
+    pub(crate) fn has_receives(self) -> bool {
+        self != QpKind::XrcSend
+    }
+
     pub(crate) fn raw(self) -> ibv_qp_type {
         match self {
             QpKind::Rc => ibv_qp_type::IBV_QPT_RC,
@@ -43,7 +48,7 @@ pub struct QpConfig {
     pub kind: QpKind,
     /// Most sends in flight; at least 1.
     pub send_depth: u32,
-    /// Most receives in flight; at least 1.
+    /// Most receives in flight; at least 1. Without a meaning where there is no receive queue (XRC).
     pub recv_depth: u32,
     /// Longest inline send wanted, bytes; 0 for none, which devices without inline sends need. Else at least 32 are asked
     /// for. What the device granted is [`QueuePair::max_inline`](crate::QueuePair::max_inline).
@@ -52,6 +57,13 @@ pub struct QpConfig {
     pub max_send_sge: u32,
     /// Most pieces one receive scatters to; at least 1.
     pub max_recv_sge: u32,
+}
+
+impl QpConfig {
+    /// Entries of its own receive queue.
+    pub(crate) fn receives(&self) -> u32 {
+        if self.kind.has_receives() { self.recv_depth } else { 0 }
+    }
 }
 
 impl Default for QpConfig {
@@ -134,7 +146,9 @@ impl QpAttr {
     /// Takes what `rdma_init_qp_attr` filled in. Plain numbers: a wrong one makes the modify fail or the connection
     /// unusable, nothing worse.
     pub fn from_raw(attr: ibv_qp_attr, mask: i32) -> QpAttr {
-        QpAttr { raw: attr, mask }
+        // MAC addresses and VLANs, which some kernels let out with RoCE attributes (librdmacm masks them too).
+        const KERNEL_ONLY: i32 = 0x01e0_0000;
+        QpAttr { raw: attr, mask: mask & !KERNEL_ONLY }
     }
 
     /// Only a state, for transitions that need no more.
