@@ -530,7 +530,7 @@ impl<F: Fabric> World<F> {
         len: usize,
     ) {
         let Some(slot) = slot else {
-            assert_eq!(op, Op::Send, "every receive has a slot");
+            assert_ne!(op, Op::Recv, "every receive has a slot");
             return;
         };
         let side = if op == Op::Recv { Side::Recv } else { Side::Send };
