@@ -40,6 +40,7 @@ use crate::id::{Acceptor, ConnectRequest, Established, Id, IdKey, Initiator, Lis
 use crate::interfaces;
 use crate::interrupt::CancelToken;
 use crate::params::ConnParams;
+use crate::private_data::PrivateData;
 
 /// How to connect and how long to wait.
 #[derive(Clone, Debug)]
@@ -345,12 +346,13 @@ impl Server {
         let mut line = Line::new(&context, &self.config)?;
         let mut channel = self.config.channel()?;
         let request = channel.adopt(&mut self.channel, request).map_err(|(_, error)| error)?;
+        let private_data = request.private_data().clone();
         channel.init_qp(&request, &mut line.qp)?;
         // Before accepting: the first message may be here before the call returns.
         line.listen()?;
         let accepting = channel.accept(request, &mut line.qp, &self.config.params)?;
         let connection = channel.wait_established(accepting, self.config.limit)?;
-        Ok(Session { line, connection, channel })
+        Ok(Session { line, connection, channel, private_data })
     }
 }
 
@@ -360,6 +362,7 @@ pub struct Session {
     line: Line,
     connection: Established<Acceptor>,
     channel: EventChannel,
+    private_data: PrivateData,
 }
 
 impl Session {
@@ -405,6 +408,11 @@ impl Session {
             count += 1;
         }
         Ok(count)
+    }
+
+    /// What the caller sent along with its request ([`Config::params`]); padded on InfiniBand and RoCE.
+    pub fn private_data(&self) -> &PrivateData {
+        &self.private_data
     }
 
     /// The caller's address.

@@ -328,6 +328,7 @@ impl ConnectError {
                 | ConnectError::Timeout { .. }
                 | ConnectError::Disconnected
                 | ConnectError::Failed { .. }
+                | ConnectError::DatagramRefused { reason: SidrReason::NoListener }
         )
     }
 }

@@ -172,6 +172,29 @@ impl Event {
         }
     }
 
+    /// What kind of event it is, in the words of `rdma_event_str` in librdmacm.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::ConnectRequest { .. } | Event::DatagramRequest { .. } => "CONNECT_REQUEST",
+            Event::AddrResolved { .. } => "ADDR_RESOLVED",
+            Event::AddrError { .. } => "ADDR_ERROR",
+            Event::RouteResolved { .. } => "ROUTE_RESOLVED",
+            Event::RouteError { .. } => "ROUTE_ERROR",
+            Event::ConnectResponse { .. } => "CONNECT_RESPONSE",
+            Event::ConnectError { .. } => "CONNECT_ERROR",
+            Event::Unreachable { .. } => "UNREACHABLE",
+            Event::Rejected { .. } => "REJECTED",
+            Event::Established { .. } | Event::DatagramAnswer { .. } => "ESTABLISHED",
+            Event::Disconnected { .. } => "DISCONNECTED",
+            Event::DeviceRemoval { .. } => "DEVICE_REMOVAL",
+            Event::AddrChange { .. } => "ADDR_CHANGE",
+            Event::TimewaitExit { .. } => "TIMEWAIT_EXIT",
+            Event::MulticastJoin { .. } => "MULTICAST_JOIN",
+            Event::MulticastError { .. } => "MULTICAST_ERROR",
+            Event::Other { .. } => "unknown event",
+        }
+    }
+
     /// The same event of an id that has moved to another channel. A request keeps its own name: it did not move.
     pub(crate) fn renamed(mut self, to: IdKey) -> Self {
         match &mut self {

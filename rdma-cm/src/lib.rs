@@ -64,19 +64,47 @@
 //! # C and here
 //! | librdmacm | here |
 //! |---|---|
-//! | `rdma_create_event_channel`, `rdma_get_cm_event`, `rdma_ack_cm_event` | [`EventChannel`], [`next_event`](EventChannel::next_event); acknowledged inside |
-//! | `rdma_create_id`, `rdma_destroy_id` | [`connector`](EventChannel::connector), [`listen`](EventChannel::listen), [`datagram`](EventChannel::datagram); [`destroy`](EventChannel::destroy) or drop |
-//! | `rdma_bind_addr`, `rdma_resolve_addr`, `rdma_resolve_route` | [`bind_source`](EventChannel::bind_source), [`resolve_addr`](EventChannel::resolve_addr), [`resolve_route`](EventChannel::resolve_route) |
-//! | `rdma_connect`, `rdma_establish`, `rdma_accept`, `rdma_notify` | [`connect`](EventChannel::connect) (establishes), [`accept`](EventChannel::accept), [`notify_established`](EventChannel::notify_established) |
-//! | `rdma_reject`, `rdma_reject_ece`, `rdma_disconnect` | [`reject`](EventChannel::reject), [`reject_ece`](EventChannel::reject_ece), [`disconnect`](EventChannel::disconnect) |
-//! | `rdma_set_option` | [`set_tos`](EventChannel::set_tos), [`set_ack_timeout`](EventChannel::set_ack_timeout), [`set_reuse_addr`](EventChannel::set_reuse_addr), [`set_v6_only`](EventChannel::set_v6_only), [`set_path`](EventChannel::set_path), [`ListenOptions`] |
-//! | `rdma_migrate_id` | [`adopt`](EventChannel::adopt) |
-//! | `rdma_join_multicast_ex`, `rdma_leave_multicast` | [`join_multicast`](EventChannel::join_multicast), [`leave_multicast`](EventChannel::leave_multicast) |
-//! | `rdma_set_local_ece`, `rdma_get_remote_ece` | [`set_local_ece`](EventChannel::set_local_ece), [`remote_ece`](EventChannel::remote_ece) |
-//! | `rdma_get_local_addr`, `rdma_get_peer_addr`, `id->route` | [`local_addr`](EventChannel::local_addr), [`peer_addr`](EventChannel::peer_addr), [`route`](EventChannel::route) |
+//! | `rdma_create_event_channel`, `rdma_get_cm_event`, `rdma_ack_cm_event` | [`EventChannel`], [`next_event`]; acknowledged inside |
+//! | `rdma_create_id`, `rdma_destroy_id` | [`connector`], [`listen`], [`datagram`]; [`destroy`] or drop |
+//! | `rdma_bind_addr`, `rdma_resolve_addr`, `rdma_resolve_route` | [`bind_source`], [`resolve_addr`], [`resolve_route`] |
+//! | `rdma_connect`, `rdma_establish`, `rdma_accept`, `rdma_notify` | [`connect`] (establishes), [`accept`], [`notify_established`] |
+//! | `rdma_reject`, `rdma_reject_ece`, `rdma_disconnect` | [`reject`], [`reject_ece`], [`disconnect`] |
+//! | `rdma_set_option` | [`set_tos`], [`set_ack_timeout`], [`set_reuse_addr`], [`set_v6_only`], [`set_path`], [`ListenOptions`] |
+//! | `rdma_migrate_id` | [`adopt`] |
+//! | `rdma_join_multicast_ex`, `rdma_leave_multicast` | [`join_multicast`], [`leave_multicast`] |
+//! | `rdma_set_local_ece`, `rdma_get_remote_ece` | [`set_local_ece`], [`remote_ece`] |
+//! | `rdma_get_local_addr`, `rdma_get_peer_addr`, `id->route` | [`local_addr`], [`peer_addr`], [`route`] |
 //! | `rdma_getaddrinfo` | [`lookup`] |
 //! | `rdma_create_ep`, `rdma_get_request`, synchronous ids | [`blocking`] |
 //! | `rdma_create_qp`, `rdma_create_srq`, `rdma_get_devices` | [`rdma_safe`]; librdmacm never sees a queue pair of ours |
+//!
+//! [`next_event`]: EventChannel::next_event
+//! [`connector`]: EventChannel::connector
+//! [`listen`]: EventChannel::listen
+//! [`datagram`]: EventChannel::datagram
+//! [`destroy`]: EventChannel::destroy
+//! [`bind_source`]: EventChannel::bind_source
+//! [`resolve_addr`]: EventChannel::resolve_addr
+//! [`resolve_route`]: EventChannel::resolve_route
+//! [`connect`]: EventChannel::connect
+//! [`accept`]: EventChannel::accept
+//! [`notify_established`]: EventChannel::notify_established
+//! [`reject`]: EventChannel::reject
+//! [`reject_ece`]: EventChannel::reject_ece
+//! [`disconnect`]: EventChannel::disconnect
+//! [`set_tos`]: EventChannel::set_tos
+//! [`set_ack_timeout`]: EventChannel::set_ack_timeout
+//! [`set_reuse_addr`]: EventChannel::set_reuse_addr
+//! [`set_v6_only`]: EventChannel::set_v6_only
+//! [`set_path`]: EventChannel::set_path
+//! [`adopt`]: EventChannel::adopt
+//! [`join_multicast`]: EventChannel::join_multicast
+//! [`leave_multicast`]: EventChannel::leave_multicast
+//! [`set_local_ece`]: EventChannel::set_local_ece
+//! [`remote_ece`]: EventChannel::remote_ece
+//! [`local_addr`]: EventChannel::local_addr
+//! [`peer_addr`]: EventChannel::peer_addr
+//! [`route`]: EventChannel::route
 //!
 //! # Example
 //! ```no_run

@@ -73,10 +73,12 @@ fn turns_are_kept() {
     let mut server = Server::bind(addr(0), &config()).unwrap();
     let to = server.local_addr();
     let calling = thread::spawn(move || {
-        let mut caller = Caller::dial(to, &config()).unwrap();
+        let params = ConnParams::with_private_data(PrivateData::framed(b"who I am").unwrap());
+        let mut caller = Caller::dial(to, &Config { params, ..config() }).unwrap();
         caller.call(b"one").unwrap().to_vec()
     });
     let mut session = server.accept().unwrap().unwrap();
+    assert_eq!(session.private_data().payload().unwrap(), b"who I am");
     let early = session.reply(b"too early").unwrap_err();
     assert!(matches!(early, Error::State { .. }), "the acceptor may not speak first: {early}");
     assert_eq!(session.recv().unwrap(), Some(&b"one"[..]));
