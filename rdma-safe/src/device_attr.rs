@@ -102,6 +102,10 @@ bitflags! {
         const ATOMIC = 1 << 4;
         /// Receives of shared receive queues.
         const SRQ_RECV = 1 << 5;
+        /// Flushes of remote writes.
+        const FLUSH = 1 << 6;
+        /// 8-byte writes that are seen whole.
+        const ATOMIC_WRITE = 1 << 7;
     }
 }
 
