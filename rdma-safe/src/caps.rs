@@ -55,5 +55,7 @@ bitflags! {
         /// (siw answers the connect before it listens to the socket):
         /// [`post_empty_write`](crate::QueuePair::post_empty_write) makes the peer look.
         const NUDGE_AFTER_ACCEPT = 1 << 11;
+        /// Memory can be registered at an address of the caller's choice. (siw takes the choice and ignores it.)
+        const IOVA = 1 << 12;
     }
 }

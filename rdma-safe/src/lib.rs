@@ -40,8 +40,9 @@
 //! [`ManualQp`].
 //!
 //! Modules with unsafe code, and why:
-//! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `mr`, `channel`,
+//! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
 //!   `cq`, `qp`, `qp_query`, `multicast`, `post`, `ah`, `xrc`;
+//! * the same, for memory: `mr` (but `mr::access`), `domain`, `dm`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
@@ -57,6 +58,8 @@ mod context;
 mod cq;
 mod device;
 mod device_attr;
+mod dm;
+mod domain;
 mod error;
 mod event;
 mod gid;
@@ -99,6 +102,8 @@ pub use context::Context;
 pub use cq::{CompletionQueue, CqId, CqRef};
 pub use device::{Device, devices};
 pub use device_attr::{AtomicScope, DeviceAttr, DeviceAttrEx, OdpCaps, OdpOps};
+pub use dm::DeviceMemory;
+pub use domain::ThreadDomain;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AsyncEvent, AsyncEvents, PortEvent, QpEvent, SrqEvent};
 pub use gid::{Gid, GidChoice, GidEntry, GidKind};
@@ -106,7 +111,9 @@ pub use group::{Completion, PollGroup, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
 pub use manual::{InitAttr, ManualQp, PeerAccess, RtrAttr, RtsAttr, StepError};
 pub use memory::{OwnedMemory, StableBuffer};
-pub use mr::{Local, MemoryRegion, Remote, RemoteAccess};
+pub use mr::{
+    Access, Advice, Foreign, Local, MemoryRegion, Owned, Registration, Remote, RemoteAccess,
+};
 pub use mw::{MemoryWindow, WindowAccess, WindowKind};
 pub use payload::{Payload, PayloadKind};
 pub use pd::ProtectionDomain;
@@ -132,6 +139,6 @@ static_assertions::assert_impl_all!(Slot: Send, Sync);
 static_assertions::assert_impl_all!(CompletionQueue: Send);
 static_assertions::assert_impl_all!(QueuePair: Send);
 static_assertions::assert_impl_all!(PollGroup: Send);
-static_assertions::assert_impl_all!(MemoryRegion<Remote>: Send);
+static_assertions::assert_impl_all!(MemoryRegion<Remote>: Send, Sync);
 static_assertions::assert_impl_all!(Error: Send, Sync);
 static_assertions::assert_not_impl_any!(Slot: Clone, Copy);

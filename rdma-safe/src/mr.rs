@@ -1,11 +1,22 @@
-//! Memory regions. A [`Local`] one has no key a peer could use, so its bytes can be borrowed; a [`Remote`] one has, so
-//! they can only be copied in and out.
+//! Memory regions: memory, and the right of a device to use it.
+//!
+//! What may be done with the bytes is in the type: a [`Local`] one has no key a peer could use, so its bytes can be
+//! borrowed; a [`Remote`] one has, so they can only be copied in and out; a [`Foreign`] one is not ours, and never
+//! touched.
 
-use crate::caps::Caps;
+mod access;
+mod foreign;
+mod remote;
+mod rereg;
+mod words;
+
+pub use access::{Access, Registration, RemoteAccess};
+pub use rereg::Advice;
+
+use crate::dm::DmInner;
 use crate::error::{Error, ErrorKind, Result, memlock_hint};
 use crate::memory::OwnedMemory;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::remote::RemoteRange;
 use crate::slot::{Slot, Wire, slots_of};
 use rdma_sys::*;
 use std::fmt;
@@ -23,48 +34,42 @@ pub enum Local {}
 #[derive(Debug, Clone, Copy)]
 pub enum Remote {}
 
-/// What a peer may do to a [`Remote`] region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RemoteAccess {
-    /// Read it.
-    Read,
-    /// Write it.
-    Write,
-    /// Both.
-    ReadWrite,
-    /// Nothing on purpose: it is the sink of our own RDMA reads. On iWARP that needs remote write access, and the peer
-    /// learns the key.
-    ReadSink,
-    /// Nothing by itself: peers use memory windows that are bound to it.
-    Windows,
+/// Marker: memory this crate neither owns nor touches: somebody else's, a dmabuf, a device's own.
+#[derive(Debug, Clone, Copy)]
+pub enum Foreign {}
+
+/// Kinds of region whose memory is [`OwnedMemory`]: [`Local`] and [`Remote`].
+pub trait Owned: sealed::Sealed {}
+impl Owned for Local {}
+impl Owned for Remote {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Local {}
+    impl Sealed for super::Remote {}
 }
 
-/// The one place where access flags are made (ibv_reg_mr(3): remote write needs local write).
-fn access_flags(remote: Option<RemoteAccess>, caps: Caps) -> u32 {
-    const LOCAL: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-    const READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
-    const WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
-    LOCAL
-        | match remote {
-            None => 0,
-            Some(RemoteAccess::Read) => READ,
-            Some(RemoteAccess::Write) => WRITE,
-            Some(RemoteAccess::ReadWrite) => READ | WRITE,
-            Some(RemoteAccess::Windows) => ibv_access_flags::IBV_ACCESS_MW_BIND.0,
-            Some(RemoteAccess::ReadSink) if caps.contains(Caps::READ_SINK_REMOTE_WRITE) => WRITE,
-            Some(RemoteAccess::ReadSink) => 0,
-        }
+/// What lies under a registration, and is let go only after it.
+pub(crate) enum Backing {
+    Owned(OwnedMemory),
+    /// Its owner has promised to keep it, or the kernel keeps it (a dmabuf).
+    Foreign,
+    Device(#[allow(dead_code)] Arc<DmInner>), // only held
 }
 
 /// A registration and the memory under it. Deregistered first, then freed; leaked when the deregistration fails,
 /// because a peer or the device may still use it then (bound windows: EBUSY).
 pub(crate) struct Region {
     raw: NonNull<ibv_mr>,
-    /// Asked once: the buffer need not be `Sync`, and what was registered must not change.
+    /// Asked once: the buffer need not be `Sync`, and what was registered must not change. Null for what has no address
+    /// in this process.
     start: *mut u8,
     len: usize,
-    memory: ManuallyDrop<OwnedMemory>,
+    /// Address of the first byte, for device and peers.
+    iova: u64,
+    backing: ManuallyDrop<Backing>,
+    /// Memory that a failed re-registration may have left with the device.
+    stranded: ManuallyDrop<Option<OwnedMemory>>,
     pub(crate) pd: ManuallyDrop<Arc<PdInner>>,
 }
 
@@ -74,29 +79,47 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn register(pd: &ProtectionDomain, memory: OwnedMemory, access: u32) -> Result<Region> {
-        let (start, len) = (memory.as_ptr(), memory.len());
-        if len == 0 {
-            return Err(Error::refused(
-                "ibv_reg_mr",
-                ErrorKind::InvalidArgument,
-                "the memory is empty",
-            ));
-        }
-        // SAFETY: the PD is alive; `memory` is valid for `len` bytes and outlives the registration (Drop).
-        let raw = unsafe {
-            (pd.0.ctx.0.verbs.reg_mr)(pd.as_raw(), start.cast(), len, access.cast_signed())
-        };
+    /// Takes over a registration, or explains why there is none.
+    ///
+    /// # Safety
+    /// `raw` is null (errno says why) or the live, solely owned registration, in the domain `pd` stands for, of the `len`
+    /// bytes at `start` that `backing` keeps.
+    unsafe fn adopt(
+        op: &'static str,
+        raw: *mut ibv_mr,
+        pd: &ProtectionDomain,
+        (start, len, iova): (*mut u8, usize, u64),
+        backing: Backing,
+    ) -> Result<Region> {
         match NonNull::new(raw) {
             Some(raw) => Ok(Region {
                 raw,
                 start,
                 len,
-                memory: ManuallyDrop::new(memory),
-                pd: ManuallyDrop::new(Arc::clone(&pd.0)),
+                iova,
+                backing: ManuallyDrop::new(backing),
+                stranded: ManuallyDrop::new(None),
+                pd: ManuallyDrop::new(Arc::clone(pd.root())),
             }),
-            None => Err(memlock_hint(Error::last("ibv_reg_mr"), len)),
+            None => Err(memlock_hint(Error::last(op), len)),
         }
+    }
+
+    fn register(
+        pd: &ProtectionDomain,
+        memory: OwnedMemory,
+        flags: u32,
+        iova: Option<u64>,
+    ) -> Result<Region> {
+        let (start, len) = (memory.as_ptr(), memory.len());
+        if len == 0 {
+            return Err(empty());
+        }
+        // SAFETY: `memory` is valid for `len` bytes and outlives the registration (Drop).
+        let raw = unsafe { reg_mr(pd, start, len, flags, iova) };
+        let iova = iova.unwrap_or(start.expose_provenance() as u64);
+        // SAFETY: just made, of this memory.
+        unsafe { Region::adopt("ibv_reg_mr", raw, pd, (start, len, iova), Backing::Owned(memory)) }
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
@@ -113,10 +136,10 @@ impl Region {
 
     /// Address of the first byte, as the device and peers know it.
     pub(crate) fn wire_addr(&self) -> u64 {
-        self.start.expose_provenance() as u64
+        self.iova
     }
 
-    fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: the ibv_mr lives as long as self.
         unsafe { self.raw.as_ref().lkey }
     }
@@ -131,6 +154,25 @@ impl Region {
         let addr = self.wire_addr().wrapping_add(offset as u64);
         Wire { addr, capacity: len, lkey: self.lkey(), pd: Arc::as_ptr(&self.pd) }
     }
+
+    /// Ends the registration; on failure everything is leaked.
+    fn deregister(self) -> Result<Backing> {
+        let mut me = ManuallyDrop::new(self);
+        me.end()?;
+        // SAFETY: ended, and `me` is never dropped: each is taken once.
+        unsafe {
+            let backing = ManuallyDrop::take(&mut me.backing);
+            ManuallyDrop::drop(&mut me.stranded);
+            ManuallyDrop::drop(&mut me.pd);
+            Ok(backing)
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        // SAFETY: no request names the region: a posted payload owns a share of it, so this runs after all are gone.
+        let rc = unsafe { (self.pd.ctx.0.verbs.dereg_mr)(self.raw.as_ptr()) };
+        Error::check("ibv_dereg_mr", rc)
+    }
 }
 
 impl fmt::Debug for Region {
@@ -141,16 +183,38 @@ impl fmt::Debug for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: no request names the region: a posted slot owns a share of it, so this runs after all are gone.
-        let rc = unsafe { (self.pd.ctx.0.verbs.dereg_mr)(self.raw.as_ptr()) };
-        if rc == 0 {
+        if self.end().is_ok() {
             // SAFETY: dropped once, here, and the device can no longer reach the memory.
             unsafe {
-                ManuallyDrop::drop(&mut self.memory);
+                ManuallyDrop::drop(&mut self.backing);
+                ManuallyDrop::drop(&mut self.stranded);
                 ManuallyDrop::drop(&mut self.pd);
             }
         }
     }
+}
+
+/// # Safety
+/// The memory is valid for `len` bytes until the registration ends.
+unsafe fn reg_mr(
+    pd: &ProtectionDomain,
+    start: *mut u8,
+    len: usize,
+    flags: u32,
+    iova: Option<u64>,
+) -> *mut ibv_mr {
+    let (verbs, pd, flags) = (pd.context().0.verbs, pd.root().raw.as_ptr(), flags.cast_signed());
+    // SAFETY: the PD is alive; the caller vouches for the memory.
+    unsafe {
+        match iova {
+            None => (verbs.reg_mr)(pd, start.cast(), len, flags),
+            Some(iova) => (verbs.reg_mr_iova)(pd, start.cast(), len, iova, flags),
+        }
+    }
+}
+
+fn empty() -> Error {
+    Error::refused("ibv_reg_mr", ErrorKind::InvalidArgument, "the memory is empty")
 }
 
 /// Registered memory that is not in the hands of the device.
@@ -161,17 +225,68 @@ pub struct MemoryRegion<A> {
 }
 
 impl<A> MemoryRegion<A> {
+    fn of(region: Region) -> MemoryRegion<A> {
+        MemoryRegion { region: Arc::new(region), access: PhantomData }
+    }
+
     /// Length in bytes; at least 1.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.region.len()
     }
+
+    /// The key with which requests of this process name the region. It gives peers nothing.
+    pub fn lkey(&self) -> u32 {
+        self.region.lkey()
+    }
+
+    /// Checks that `len` bytes at `offset` are within the region.
+    fn within(&self, op: &'static str, offset: usize, len: usize) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.region.len() => Ok(()),
+            _ => Err(Error::refused(
+                op,
+                ErrorKind::InvalidArgument,
+                format!("{len} bytes at {offset} are outside a region of {}", self.region.len()),
+            )),
+        }
+    }
+
+    /// The region, if nothing else has a share of it.
+    fn sole(self) -> Result<Region> {
+        Arc::try_unwrap(self.region).map_err(|_| {
+            Error::refused(
+                "ibv_dereg_mr",
+                ErrorKind::Busy,
+                "memory windows are bound to the region; it goes with the last of them",
+            )
+        })
+    }
+}
+
+impl<A: Owned> MemoryRegion<A> {
+    /// Ends the registration and gives the memory back (ibv_dereg_mr(3)). Keys told to peers are worthless after it.
+    ///
+    /// # Errors
+    /// [`Busy`](ErrorKind::Busy) while memory windows are bound to it: the region goes with the last of them. Else the
+    /// errno of the call: the memory is leaked then, because the device may still use it.
+    pub fn deregister(self) -> Result<OwnedMemory> {
+        match self.sole()?.deregister()? {
+            Backing::Owned(memory) => Ok(memory),
+            // Never made: `Owned` kinds are backed by memory.
+            Backing::Foreign | Backing::Device(_) => Err(empty()),
+        }
+    }
 }
 
 impl MemoryRegion<Local> {
-    pub(crate) fn register_local(pd: &ProtectionDomain, memory: OwnedMemory) -> Result<Self> {
-        let region = Region::register(pd, memory, access_flags(None, pd.context().caps()))?;
-        Ok(MemoryRegion { region: Arc::new(region), access: PhantomData })
+    pub(crate) fn register_local(
+        pd: &ProtectionDomain,
+        memory: OwnedMemory,
+        how: &Registration,
+    ) -> Result<Self> {
+        let flags = access::local_flags(pd.context(), how)?;
+        Ok(MemoryRegion::of(Region::register(pd, memory, flags, how.iova)?))
     }
 
     /// Cuts the region into `count` slots of `size` bytes, each on a 64-byte boundary of the region.
@@ -200,92 +315,8 @@ impl DerefMut for MemoryRegion<Local> {
     }
 }
 
-impl MemoryRegion<Remote> {
-    /// Registers memory that peers may use; only copies in and out from here on.
-    ///
-    /// # Errors
-    /// As [`ProtectionDomain::register`].
-    pub fn register_remote(
-        pd: &ProtectionDomain,
-        memory: OwnedMemory,
-        access: RemoteAccess,
-    ) -> Result<Self> {
-        let region = Region::register(pd, memory, access_flags(Some(access), pd.context().caps()))?;
-        Ok(MemoryRegion { region: Arc::new(region), access: PhantomData })
-    }
-
-    /// The key a peer needs. Whoever knows it can use the region as registered until it is dropped.
-    pub fn rkey(&self) -> u32 {
-        self.region.rkey()
-    }
-
-    /// The address a peer names for the first byte.
-    pub fn remote_addr(&self) -> u64 {
-        self.region.wire_addr()
-    }
-
-    /// What to tell a peer that shall use the whole region.
-    pub fn remote(&self) -> RemoteRange {
-        RemoteRange { addr: self.remote_addr(), len: self.len() as u64, rkey: self.rkey() }
-    }
-
-    /// Copies `data` into the region at `offset` bytes. A peer that reads meanwhile may see a mixture.
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when it does not fit.
-    pub fn copy_in(&mut self, offset: usize, data: &[u8]) -> Result<()> {
-        let at = self.range(offset, data.len())?;
-        for (i, b) in data.iter().enumerate() {
-            // SAFETY: `range` checked the bounds. Volatile, byte by byte: a peer may change the memory at any time, so
-            // no reference to it is made and the compiler may assume nothing about it.
-            unsafe { at.add(i).write_volatile(*b) }
-        }
-        Ok(())
-    }
-
-    /// Copies from the region at `offset` bytes into `data`. A peer that writes meanwhile may leave a mixture.
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when it is out of bounds.
-    pub fn copy_out(&self, offset: usize, data: &mut [u8]) -> Result<()> {
-        let at = self.range(offset, data.len())?;
-        for (i, b) in data.iter_mut().enumerate() {
-            // SAFETY: as in copy_in.
-            *b = unsafe { at.add(i).read_volatile() };
-        }
-        Ok(())
-    }
-
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8> {
-        match offset.checked_add(len) {
-            // SAFETY: `offset` is within the region.
-            Some(end) if end <= self.region.len() => Ok(unsafe { self.region.start().add(offset) }),
-            _ => Err(Error::refused(
-                "copy",
-                ErrorKind::InvalidArgument,
-                format!("{len} bytes at {offset} are outside a region of {}", self.region.len()),
-            )),
-        }
-    }
-}
-
 impl<A> fmt::Debug for MemoryRegion<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryRegion({} bytes)", self.region.len())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn access_flags_follow_use_and_transport() {
-        let none = Caps::empty();
-        assert_eq!(access_flags(None, Caps::all()), 1);
-        assert_eq!(access_flags(Some(RemoteAccess::Read), none), 1 | 4);
-        assert_eq!(access_flags(Some(RemoteAccess::ReadWrite), none), 1 | 2 | 4);
-        assert_eq!(access_flags(Some(RemoteAccess::ReadSink), none), 1);
-        assert_eq!(access_flags(Some(RemoteAccess::ReadSink), Caps::READ_SINK_REMOTE_WRITE), 1 | 2);
     }
 }

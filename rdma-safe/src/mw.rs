@@ -67,14 +67,14 @@ impl MemoryWindow {
             WindowKind::Type2 => ibv_mw_type::IBV_MW_TYPE_2,
         };
         // SAFETY: the PD is alive.
-        let raw = unsafe { (pd.0.ctx.0.verbs.alloc_mw)(pd.as_raw(), raw_kind) };
+        let raw = unsafe { (pd.0.ctx.0.verbs.alloc_mw)(pd.root().raw.as_ptr(), raw_kind) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_mw"))?;
         Ok(MemoryWindow(Box::new(Window {
             raw,
             kind,
             bound: ManuallyDrop::new(None),
             pending: ManuallyDrop::new(None),
-            pd: ManuallyDrop::new(Arc::clone(&pd.0)),
+            pd: ManuallyDrop::new(Arc::clone(pd.root())),
         })))
     }
 

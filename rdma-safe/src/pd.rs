@@ -2,9 +2,10 @@
 
 use crate::context::Context;
 use crate::cq::CqRef;
+use crate::domain::ThreadDomain;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::OwnedMemory;
-use crate::mr::{Local, MemoryRegion};
+use crate::mr::{Local, MemoryRegion, Registration, Remote, RemoteAccess};
 use crate::mw::{MemoryWindow, WindowKind};
 use crate::qp::QueuePair;
 use crate::qp_attr::QpConfig;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 pub(crate) struct PdInner {
     pub(crate) raw: NonNull<ibv_pd>,
     pub(crate) ctx: ManuallyDrop<Context>,
+    /// Of a parent domain: what it stands on.
+    under: ManuallyDrop<Option<(Arc<PdInner>, Option<ThreadDomain>)>>,
 }
 
 // SAFETY: libibverbs serialises calls on a protection domain.
@@ -30,8 +33,11 @@ impl Drop for PdInner {
         // SAFETY: every MR and QP holds this PD through an Arc, so none is left (one whose destroy failed leaked it).
         let rc = unsafe { (self.ctx.0.verbs.dealloc_pd)(self.raw.as_ptr()) };
         if rc == 0 {
-            // SAFETY: dropped once, here. Otherwise the kernel still has the PD and the context stays open with it.
-            unsafe { ManuallyDrop::drop(&mut self.ctx) }
+            // SAFETY: dropped once, here. Otherwise the kernel still has the PD, and what it stands on stays with it.
+            unsafe {
+                ManuallyDrop::drop(&mut self.under);
+                ManuallyDrop::drop(&mut self.ctx);
+            }
         }
     }
 }
@@ -44,8 +50,26 @@ impl ProtectionDomain {
     pub(crate) fn new(ctx: &Context) -> Result<ProtectionDomain> {
         // SAFETY: the context is alive.
         let raw = unsafe { (ctx.0.verbs.alloc_pd)(ctx.as_raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_pd"))?;
-        Ok(ProtectionDomain(Arc::new(PdInner { raw, ctx: ManuallyDrop::new(ctx.clone()) })))
+        // SAFETY: just made, on this context.
+        unsafe { ProtectionDomain::adopt("ibv_alloc_pd", raw, ctx, None) }
+    }
+
+    /// # Safety
+    /// `raw` is null (errno says why) or a live domain of `ctx`, solely owned, that stands on `under`.
+    pub(crate) unsafe fn adopt(
+        op: &'static str,
+        raw: *mut ibv_pd,
+        ctx: &Context,
+        under: Option<(Arc<PdInner>, Option<ThreadDomain>)>,
+    ) -> Result<ProtectionDomain> {
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last(op))?;
+        let (ctx, under) = (ManuallyDrop::new(ctx.clone()), ManuallyDrop::new(under));
+        Ok(ProtectionDomain(Arc::new(PdInner { raw, ctx, under })))
+    }
+
+    /// The domain whose protection this is: of a parent domain, the one it was made over.
+    pub(crate) fn root(&self) -> &Arc<PdInner> {
+        self.0.under.as_ref().map_or(&self.0, |(root, _)| root)
     }
 
     /// The context it belongs to.
@@ -80,7 +104,44 @@ impl ProtectionDomain {
     /// [`OutOfMemory`](ErrorKind::OutOfMemory) with the locked-memory limit in the hint; `InvalidArgument` for empty
     /// memory; else the errno of the call. The memory is freed then.
     pub fn register(&self, memory: OwnedMemory) -> Result<MemoryRegion<Local>> {
-        MemoryRegion::register_local(self, memory)
+        self.register_with(memory, &Registration::new())
+    }
+
+    /// As [`register`](Self::register), in a special way.
+    ///
+    /// # Errors
+    /// As there; [`Unsupported`](ErrorKind::Unsupported) for what the device cannot do.
+    pub fn register_with(
+        &self,
+        memory: OwnedMemory,
+        how: &Registration,
+    ) -> Result<MemoryRegion<Local>> {
+        MemoryRegion::register_local(self, memory, how)
+    }
+
+    /// Registers memory that peers may use (ibv_reg_mr(3)); only copies in and out from here on.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); [`Unsupported`](ErrorKind::Unsupported) for what the device cannot do.
+    pub fn register_remote(
+        &self,
+        memory: OwnedMemory,
+        access: RemoteAccess,
+    ) -> Result<MemoryRegion<Remote>> {
+        MemoryRegion::register_remote(self, memory, access)
+    }
+
+    /// As [`register_remote`](Self::register_remote), in a special way.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_remote_with(
+        &self,
+        memory: OwnedMemory,
+        access: RemoteAccess,
+        how: &Registration,
+    ) -> Result<MemoryRegion<Remote>> {
+        MemoryRegion::register_remote_with(self, memory, access, how)
     }
 
     /// Creates a queue pair in state RESET (ibv_create_qp(3)), on this crate's own context: librdmacm never sees it.

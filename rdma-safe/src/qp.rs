@@ -51,7 +51,10 @@ pub struct QueuePair {
     pub(crate) small: u32,
     pub(crate) max_inline: usize,
     pub(crate) signal_from: usize,
+    /// Whose memory it may use.
     pub(crate) pd: ManuallyDrop<Arc<PdInner>>,
+    /// The same, or a parent domain over it.
+    made_in: ManuallyDrop<Arc<PdInner>>,
     /// Zeroed once, so that a post writes only the fields a SEND uses.
     pub(crate) template: ibv_send_wr,
     pub(crate) flight: ManuallyDrop<InFlight>,
@@ -105,7 +108,8 @@ impl QueuePair {
                 true => SIW_ZERO_COPY,
                 false => usize::MAX,
             },
-            pd: ManuallyDrop::new(Arc::clone(&pd.0)),
+            pd: ManuallyDrop::new(Arc::clone(pd.root())),
+            made_in: ManuallyDrop::new(Arc::clone(&pd.0)),
             template: ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND, ..ibv_send_wr::default() },
             flight: ManuallyDrop::new(InFlight::new(serial, config.send_depth, config.receives())),
             odd: u32::from(config.kind == QpKind::Ud),
@@ -337,6 +341,7 @@ impl QueuePair {
             let flight = ManuallyDrop::take(&mut self.flight);
             ManuallyDrop::drop(&mut self.send_cq);
             ManuallyDrop::drop(&mut self.recv_cq);
+            ManuallyDrop::drop(&mut self.made_in);
             ManuallyDrop::drop(&mut self.pd);
             flight
         }

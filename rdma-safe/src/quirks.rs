@@ -128,6 +128,8 @@ pub(crate) fn caps(vendor: u32, part: u32, transport: Transport, queried: Querie
     caps.set(Caps::READ_SINK_REMOTE_WRITE, iwarp);
     let siw_only = Caps::SIGNAL_LARGE_SENDS | Caps::INLINE_SMALL_SENDS | Caps::NUDGE_AFTER_ACCEPT;
     caps.set(siw_only, siw);
+    // siw_reg_user_mr does not use the address.
+    caps.set(Caps::IOVA, !siw);
     caps
 }
 
