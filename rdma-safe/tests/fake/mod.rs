@@ -153,20 +153,21 @@ static VERBS: Verbs = objects::VERBS;
 impl Fake {
     /// An iWARP device, as siw.
     pub(crate) fn open() -> Fake {
-        Fake::open_as(ibv_transport_type::IBV_TRANSPORT_IWARP)
+        Fake::open_as(ibv_transport_type::IBV_TRANSPORT_IWARP, ibv_device_attr_ex::default())
     }
 
-    /// An InfiniBand device with every kind of queue pair, as mlx5.
+    /// An InfiniBand device with every kind of queue pair and of memory, as mlx5.
     pub(crate) fn open_infiniband() -> Fake {
-        Fake::open_as(ibv_transport_type::IBV_TRANSPORT_IB)
+        Fake::open_as(ibv_transport_type::IBV_TRANSPORT_IB, more::hardware())
     }
 
-    fn open_as(transport: ibv_transport_type) -> Fake {
+    fn open_as(transport: ibv_transport_type, attr: ibv_device_attr_ex) -> Fake {
         let mut device = Box::new(ibv_device::default());
         device.transport_type = transport;
         device.name[0] = b'f' as _;
         let infiniband = transport == ibv_transport_type::IBV_TRANSPORT_IB;
         let state = Arc::new(Mutex::new(State { infiniband, ..State::default() }));
+        lock(&state).more.attr = attr;
         let ops = ibv_context_ops {
             post_send: Some(data::post_send),
             post_recv: Some(data::post_recv),

@@ -7,6 +7,26 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
+/// Attributes of a device that has everything.
+pub(crate) fn hardware() -> ibv_device_attr_ex {
+    let orig_attr = ibv_device_attr {
+        vendor_id: 0x15b3,
+        vendor_part_id: 4123,
+        phys_port_cnt: 1,
+        max_mw: 8,
+        max_srq: 8,
+        atomic_cap: ibv_atomic_cap::IBV_ATOMIC_HCA,
+        ..ibv_device_attr::default()
+    };
+    ibv_device_attr_ex {
+        orig_attr,
+        odp_caps: ibv_odp_caps { general_caps: 1, ..ibv_odp_caps::default() },
+        max_dm_size: 4096,
+        cq_mod_caps: ibv_cq_moderation_caps { max_cq_count: 100, max_cq_period: 1000 },
+        ..ibv_device_attr_ex::default()
+    }
+}
+
 /// One registration, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Registered {

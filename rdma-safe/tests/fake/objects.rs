@@ -84,10 +84,10 @@ unsafe fn close_device(ctx: *mut ibv_context) -> c_int {
 unsafe fn query_device(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the caller passes a writable struct.
     let a = unsafe { &mut *attr };
-    const MLX5: (u32, u32) = (0x15b3, 4123);
-    let infiniband = lock(state_of(ctx)).infiniband;
-    (a.vendor_id, a.vendor_part_id) =
-        if infiniband { MLX5 } else { (rdma_safe::quirks::VENDOR_SIW, 1) };
+    *a = lock(state_of(ctx)).more.attr.orig_attr;
+    if a.vendor_id == 0 {
+        (a.vendor_id, a.vendor_part_id) = (rdma_safe::quirks::VENDOR_SIW, 1);
+    }
     (a.phys_port_cnt, a.max_sge) = (1, 6);
     (a.max_qp_wr, a.max_cqe, a.max_qp) = (1 << 14, 1 << 20, 1 << 16);
     0
