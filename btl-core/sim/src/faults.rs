@@ -36,6 +36,9 @@ impl Net {
     /// A rank's process dies. `never`: it was never there.
     pub(crate) fn die(&mut self, rank: u32, never: bool) {
         self.trace.note(self.now, "die", u64::from(rank), 0, 0);
+        if let Some(picture) = &mut self.picture {
+            picture.mark(self.now, rank, 0, if never { "is never there" } else { "dies" }, true);
+        }
         self.hosts[rank as usize].dead = true;
         if never {
             self.opt.listen_at[rank as usize] = u64::MAX;
@@ -70,6 +73,7 @@ impl Net {
         let q = self.rng.pick(&all);
         self.cover.hit(Hit::Broke);
         self.trace.note(self.now, "break", u64::from(rank), u64::from(q), 0);
+        self.mark(q, "breaks", true);
         if self.opt.model.is_iwarp() {
             self.break_stream(q);
         } else {

@@ -40,6 +40,7 @@ mod model;
 pub mod mutants;
 mod net;
 pub mod options;
+pub mod picture;
 mod port;
 mod qp;
 mod rank;
@@ -50,4 +51,4 @@ pub mod trace;
 pub mod workload;
 
 pub use options::{Model, Options, Sabotage};
-pub use run::{Outcome, run};
+pub use run::{Outcome, draw, run};

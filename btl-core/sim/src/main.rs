@@ -3,9 +3,10 @@
 
 use btl_sim::cover::Cover;
 use btl_sim::mutants::{Caught, Control, MUTANTS, Mutant};
-use btl_sim::{Model, Options, Outcome, Sabotage, run};
+use btl_sim::{Model, Options, Outcome, Sabotage, draw, run};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,9 +37,12 @@ struct Args {
     /// Do not stop at the first failure; list the seeds that failed
     #[arg(long)]
     keep_going: bool,
-    /// Print every event (of one seed)
-    #[arg(long)]
-    trace: bool,
+    /// Print every event (of one seed), or draw its messages into this SVG file
+    #[arg(long, value_name = "FILE.svg", num_args = 0..=1)]
+    trace: Option<Option<PathBuf>>,
+    /// Draw at most this many messages
+    #[arg(long, default_value_t = 400)]
+    trace_limit: usize,
 }
 
 fn main() -> ExitCode {
@@ -62,7 +66,10 @@ fn replay(args: &Args) -> bool {
     for model in models(args) {
         let opt = Options::draw(args.seed.unwrap_or(0), model, args.sabotage);
         println!("{opt:#?}");
-        let out = run(&opt, args.trace);
+        let out = match &args.trace {
+            Some(Some(file)) => picture(args, &opt, file),
+            print => run(&opt, print.is_some()),
+        };
         good &= out.violations.is_empty();
         if out.violations.is_empty() {
             let (events, ms) = (out.events, out.time / 1_000_000);
@@ -72,6 +79,23 @@ fn replay(args: &Args) -> bool {
         }
     }
     good
+}
+
+/// Runs one seed and draws it; with several models, each into a file of its own.
+fn picture(args: &Args, opt: &Options, file: &Path) -> Outcome {
+    let (out, picture) = draw(opt, args.trace_limit);
+    let file = match args.model {
+        Some(_) => file.to_path_buf(),
+        None => file.with_extension(format!("{}.svg", opt.model)),
+    };
+    let sabotage =
+        opt.sabotage.map_or(String::new(), |s| format!(", broken on purpose: {}", s.name()));
+    let title = format!("seed {} on {}{sabotage}", opt.seed, opt.model);
+    match std::fs::write(&file, picture.svg(&title)) {
+        Ok(()) => println!("drawn into {}", file.display()),
+        Err(e) => println!("cannot write {}: {e}", file.display()),
+    }
+    out
 }
 
 fn report(opt: &Options, out: &Outcome) {

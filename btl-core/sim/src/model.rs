@@ -85,6 +85,7 @@ impl Net {
         qp.pipe.clear();
         self.cover.hit(Hit::RetryExceeded);
         self.trace.note(self.now, "retry-exceeded", u64::from(q), 0, 0);
+        self.mark(q, "retries exceeded", true);
         self.fail_qp(q, Some(PortError::new(12, "transport retry counter exceeded")));
         Next::Done
     }
@@ -98,6 +99,7 @@ impl Net {
         let wire = self.qps[p as usize].wire;
         self.cover.hit(Hit::MpaConnectError);
         self.trace.note(self.now, "mpa-connect-error", u64::from(p), 0, 0);
+        self.mark(p, "connect error: data in the MPA reply", true);
         self.abort_dial(wire, DialError::ConnectError);
         Next::Done
     }
@@ -114,6 +116,9 @@ impl Net {
         }
         receiver.received = true;
         self.trace.note(self.now, "arrive", u64::from(q), u64::from(p), bytes.len() as u64);
+        if let Some(picture) = &mut self.picture {
+            picture.arrived(self.now, q, p);
+        }
         self.complete(p, false, slot, bytes.len(), Status::Ok);
         let sender = &mut self.qps[q as usize];
         sender.rnr_tries = 0;
@@ -129,6 +134,7 @@ impl Net {
     fn no_buffer(&mut self, q: u32, p: u32) -> Next {
         self.no_buffer += 1;
         self.trace.note(self.now, "no-receive", u64::from(q), u64::from(p), 0);
+        self.mark(p, "a message finds no receive", true);
         let what = format!("a message of qp {q} finds no receive on qp {p}");
         self.fail(Invariant::S3, what);
         if self.opt.model.is_iwarp() {

@@ -3,6 +3,7 @@
 use crate::check::{Invariant, LaneChecker};
 use crate::cover::{Cover, Hit};
 use crate::options::Options;
+use crate::picture::Picture;
 use crate::qp::Qp;
 use crate::rng::Rng;
 use crate::slots::{SimSlot, SlotBook};
@@ -134,6 +135,7 @@ pub(crate) struct Net {
     pub(crate) hosts: Vec<Host>,
     pub(crate) check: LaneChecker,
     pub(crate) trace: Trace,
+    pub(crate) picture: Option<Picture>,
     pub(crate) cover: Cover,
     /// Messages that found no receive.
     pub(crate) no_buffer: u64,
@@ -166,6 +168,7 @@ impl Net {
             hosts,
             check: LaneChecker::default(),
             trace: Trace::new(print),
+            picture: None,
             cover: Cover::default(),
             no_buffer: 0,
             opt,
@@ -207,8 +210,19 @@ impl Net {
         }
     }
 
+    /// Notes in the picture what happened to a queue pair.
+    pub(crate) fn mark(&mut self, qp: u32, text: &str, bad: bool) {
+        let now = self.now;
+        if let Some(picture) = &mut self.picture {
+            picture.mark_qp(now, qp, text, bad);
+        }
+    }
+
     pub(crate) fn fail(&mut self, invariant: Invariant, what: String) {
         self.trace.note(self.now, "violation", invariant as u64, 0, 0);
+        if let Some(picture) = &mut self.picture {
+            picture.mark(self.now, 0, 0, format!("{invariant:?}: {what}"), true);
+        }
         self.check.fail(invariant, what);
     }
 

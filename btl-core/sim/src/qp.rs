@@ -108,6 +108,10 @@ impl Net {
         let send_depth = self.opt.lanes[usize::from(class)].send_depth;
         self.check.add(acceptor, label, depth, send_depth);
         self.trace.note(self.now, "create-qp", u64::from(rank), u64::from(id), u64::from(class));
+        if let Some(picture) = &mut self.picture {
+            picture.add_qp(rank, class);
+            picture.mark_qp(self.now, id, if acceptor { "accepts" } else { "dials" }, false);
+        }
         id
     }
 
@@ -235,6 +239,9 @@ impl Net {
         let at = self.now + self.rng.delay(self.opt.dev.wire);
         let mut bytes = slot.get(..len).unwrap_or(&slot).to_vec();
         let twice = self.opt.havoc.is_some_and(|havoc| self.spoil(havoc, &mut bytes));
+        if let Some(picture) = &mut self.picture {
+            picture.sent(self.now, q, &bytes);
+        }
         let early = self.qps[q as usize].acceptor && !self.qps[q as usize].received;
         let qp = &mut self.qps[q as usize];
         let at = at.max(qp.last_arrival);
@@ -252,6 +259,7 @@ impl Net {
         if early && self.opt.model == Model::StrictMpa && self.rng.chance(1, 3) {
             self.cover.hit(Hit::MpaTornDown);
             self.trace.note(self.now, "mpa-torn-down", u64::from(q), 0, 0);
+            self.mark(q, "torn down: the acceptor sent first", true);
             self.break_stream(q);
         }
         self.start_pipe(q);
@@ -326,6 +334,7 @@ impl Net {
             }
         }
         self.trace.note(self.now, "qp-error", u64::from(q), sends.len() as u64, recvs.len() as u64);
+        self.mark(q, "in error", true);
         self.cover.add(Hit::Flushed, (sends.len() + recvs.len()) as u64);
         let mut first = first.map(Status::Error);
         for slot in sends {

@@ -5,6 +5,7 @@ use crate::cover::{Cover, Hit};
 use crate::messages::MessageBook;
 use crate::net::{Ev, Net};
 use crate::options::{Fault, Options};
+use crate::picture::Picture;
 use crate::port::SharedNet;
 use crate::qp::State;
 use crate::rank::{Life, Rank};
@@ -65,7 +66,19 @@ struct World {
 
 /// Runs the simulation of `opt`. `print`: every event goes to standard output.
 pub fn run(opt: &Options, print: bool) -> Outcome {
-    let net = Rc::new(RefCell::new(Net::new(opt.clone(), print)));
+    run_on(opt, Net::new(opt.clone(), print)).0
+}
+
+/// As [`run`], and draws the first `limit` messages.
+pub fn draw(opt: &Options, limit: usize) -> (Outcome, Picture) {
+    let mut net = Net::new(opt.clone(), false);
+    net.picture = Some(Picture::new(limit));
+    let (outcome, picture) = run_on(opt, net);
+    (outcome, picture.unwrap_or_else(|| Picture::new(0)))
+}
+
+fn run_on(opt: &Options, net: Net) -> (Outcome, Option<Picture>) {
+    let net = Rc::new(RefCell::new(net));
     let world_net = Rc::clone(&net);
     let result = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(opt.clone(), world_net);
@@ -84,7 +97,8 @@ pub fn run(opt: &Options, print: bool) -> Outcome {
     if let Some(what) = panicked {
         net.fail(Invariant::S11, what);
     }
-    Outcome {
+    let picture = net.picture.take();
+    let outcome = Outcome {
         violations: net.check.violations().to_vec(),
         hash: net.trace.hash(),
         events,
@@ -93,7 +107,8 @@ pub fn run(opt: &Options, print: bool) -> Outcome {
         cover: std::mem::take(&mut net.cover),
         no_buffer: net.no_buffer,
         last: net.trace.last(),
-    }
+    };
+    (outcome, picture)
 }
 
 impl World {
