@@ -204,7 +204,7 @@ impl LoopbackPolicy {
     /// [`translating_to`](Self::translating_to) the first address of a device, IPv4 before IPv6.
     ///
     /// # Errors
-    /// [`Error::Os`] with EADDRNOTAVAIL when the device has none.
+    /// [`Error::Os`] with EADDRNOTAVAIL when the device has none, or only link-local ones.
     pub fn translating_to_device(mut self, context: &Context) -> Result<Self> {
         self.translate = Some(own_address(context)?);
         Ok(self)
@@ -320,16 +320,16 @@ impl LoopbackPolicy {
     }
 }
 
-/// The first address that a device has for itself.
+/// The first address that a device has for itself, without those that are link-local: over them some devices connect to
+/// nobody, so they tell nothing.
 fn own_address(context: &Context) -> Result<SocketAddr> {
     let own = interfaces::local_addresses(context)?;
-    own.first().map(|own| own.socket_addr(0)).ok_or_else(|| {
-        Error::errno_of("finding an address of", libc::EADDRNOTAVAIL)
-            .about(context.name())
-            .hint_for(
-                &[libc::EADDRNOTAVAIL],
-                "give its network interface one: ip addr add ADDRESS/PREFIX dev NETDEV",
-            )
+    own.iter().find(|a| a.scope_id == 0).map(|own| own.socket_addr(0)).ok_or_else(|| {
+        let error = Error::errno_of("finding an address of", libc::EADDRNOTAVAIL);
+        error.about(context.name()).hint_for(
+            &[libc::EADDRNOTAVAIL],
+            "its network interface has none, or only a link-local one: ip addr add ADDRESS/PREFIX dev NETDEV",
+        )
     })
 }
 

@@ -1,6 +1,7 @@
 //! Network interfaces, addresses and soft devices that a test makes, and that are gone when it ends.
 #![allow(dead_code)] // Each test binary uses a part of it.
 
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,8 @@ impl Drop for Undo {
         // A device that this process still uses is gone only after it; see `alone`.
         let done =
             Command::new(self.tool).args(&self.args).spawn().map(|mut c| ended(&mut c, PATIENCE));
-        if !matches!(done, Ok(Some(status)) if status.success()) {
+        // A test may have done it itself.
+        if !matches!(done, Ok(Some(_))) {
             eprintln!("{} {}: {done:?}", self.tool, self.args.join(" "));
         }
     }
@@ -113,4 +115,63 @@ pub(crate) fn soft_device(name: &str, netdev: &str) -> Undo {
 /// Whether this process is one that [`alone`] started.
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
+}
+
+/// A cable with a soft device of the kind of the test device at one end, for a test to do with as it likes.
+pub(crate) struct Cable {
+    /// The device.
+    pub(crate) device: String,
+    _device: Undo,
+    _link: Undo,
+}
+
+impl Cable {
+    /// The interface under the device.
+    pub(crate) const NETDEV: &'static str = "lt0";
+    /// The address of that interface, with the length of its prefix.
+    pub(crate) const CIDR: &'static str = "10.79.1.1/24";
+
+    /// The address, with a port.
+    pub(crate) fn addr(port: u16) -> SocketAddr {
+        SocketAddr::from(([10, 79, 1, 1], port))
+    }
+
+    /// Lays it and waits until rdma_cm finds the device by its address.
+    pub(crate) fn lay() -> Self {
+        let pair = ["link", "add", Self::NETDEV, "type", "veth", "peer", "name", "lt1"];
+        let link = Undo::ip(&pair, &["link", "delete", Self::NETDEV]);
+        ip_tool(&["addr", "add", Self::CIDR, "dev", Self::NETDEV]);
+        ip_tool(&["link", "set", Self::NETDEV, "up"]);
+        ip_tool(&["link", "set", "lt1", "up"]);
+        let device = Self::device();
+        let undo = soft_device(&device, Self::NETDEV);
+        Self::wait_ready();
+        Self { device, _device: undo, _link: link }
+    }
+
+    /// The name of the device.
+    pub(crate) fn device() -> String {
+        format!("{}lt", kind())
+    }
+
+    /// Waits until the port is active and the device has its address.
+    pub(crate) fn wait_ready() {
+        let folder = format!("/sys/class/infiniband/{}/ports/1", Self::device());
+        let end = Instant::now() + PATIENCE;
+        let ready = || {
+            let read = |file: &str| std::fs::read_to_string(format!("{folder}/{file}"));
+            let gids = std::fs::read_dir(format!("{folder}/gids")).into_iter().flatten().flatten();
+            let mut gids = gids.filter_map(|gid| std::fs::read_to_string(gid.path()).ok());
+            // Soft iWARP has the MAC there, soft RoCE its addresses.
+            let address = |gid: String| match kind() {
+                "siw" => !gid.starts_with("0000:0000:0000:0000:0000:"),
+                _ => gid.contains(":ffff:0a4f:0101"),
+            };
+            read("state").is_ok_and(|state| state.contains("ACTIVE")) && gids.any(address)
+        };
+        while !ready() {
+            assert!(Instant::now() < end, "{} does not become active", Self::device());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }

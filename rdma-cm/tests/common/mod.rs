@@ -86,7 +86,11 @@ impl Side {
 
     /// With room for this many sends and as many receives.
     pub(crate) fn with_depth(depth: u32) -> Self {
-        let context = open();
+        Self::on(open(), depth)
+    }
+
+    /// On this device.
+    pub(crate) fn on(context: Context, depth: u32) -> Self {
         let pd = context.alloc_pd().unwrap();
         let channel = context.completion_channel().unwrap();
         let cq = context.create_cq_with(4 * depth, &channel).unwrap();
