@@ -240,8 +240,8 @@ fn a_connector_and_the_server_of_rping() {
     let mut channel = EventChannel::new().unwrap();
     let mut side = Side::with_depth(32);
     let connection = connect(&mut channel, &mut side, addr(7572), INFO, 2);
-    let mut source = region(&side, RemoteAccess::Read);
-    let mut sink = region(&side, RemoteAccess::Write);
+    let source = region(&side, RemoteAccess::Read);
+    let sink = region(&side, RemoteAccess::Write);
     for ping in 0..PINGS {
         let mut text = [b'.'; PING];
         let words = format!("hello from a connector, ping {ping}");

@@ -45,8 +45,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the trial could not be made, which says nothing about loopback: the device has no address but link-local ones
-/// ([`Error::Os`] with EADDRNOTAVAIL), no channel or object could be made, [`Error::NoSignal`], the device was removed. The context's answer
-/// stays what it was.
+/// ([`Error::Os`] with EADDRNOTAVAIL), no channel or object could be made, [`Error::NoSignal`], the device was removed. The
+/// context's answer stays what it was.
 pub fn probe_loopback(context: &Context, limit: Duration) -> Result<LoopbackSupport> {
     let deadline = channel::deadline(limit);
     let own = own_address(context)?;
