@@ -178,7 +178,8 @@ fn deleted_under_a_connection() {
     let name = Cable::device();
     let mut pair = Pair::new();
     let waiting = pair.passive.qp.in_flight().1;
-    Command::new("rdma").args(["link", "delete", &name]).spawn().expect("the rdma tool");
+    let deletion = Command::new("rdma").args(["link", "delete", &name]).spawn();
+    let mut deletion = deletion.expect("the rdma tool");
     let end = Instant::now() + LIMIT;
     let gone = loop {
         match Device::by_name(&name) {
@@ -197,4 +198,6 @@ fn deleted_under_a_connection() {
     pair.close();
     // Other devices of this process are not concerned.
     Pair::over(addr(0), &open()).close();
+    let ended = deletion.try_wait().unwrap();
+    assert!(ended.is_none(), "librdmacm has let go of the device, or it was torn away: {ended:?}");
 }
