@@ -131,7 +131,9 @@ fn run(steps: Vec<programs::Step>, leaks: bool) -> Tally {
             false => None,
         }
     });
-    World::new(OnFake { fake, honest: true, leaks }, watch, Arc::new(Ledger::default())).run(steps)
+    World::new(OnFake { fake, honest: true, leaks }, watch, Arc::new(Ledger::default()))
+        .run(steps)
+        .0
 }
 
 /// A test whose programs do nothing is no test.

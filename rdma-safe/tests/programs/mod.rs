@@ -2,6 +2,8 @@
 //!
 //! The same programs run on the fake provider, with its faults, and on real devices.
 
+#![allow(dead_code)] // each test binary uses its part
+
 pub(crate) mod fabric;
 mod memory;
 mod message;

@@ -3,7 +3,7 @@
 use super::fabric::Fabric;
 use super::memory::{Ledger, Watch, Watched};
 use super::message::{Messages, Tally};
-use super::model::{Model, Side};
+use super::model::{Alive, Model, Side};
 use super::ops::Step;
 use rdma_safe::*;
 use std::collections::BTreeMap;
@@ -81,8 +81,8 @@ impl<F: Fabric> World<F> {
         }
     }
 
-    /// Runs all steps, then ends everything. Says what was done.
-    pub(crate) fn run(mut self, steps: Vec<Step>) -> Tally {
+    /// Runs all steps, then ends everything. Says what was done and what is left.
+    pub(crate) fn run(mut self, steps: Vec<Step>) -> (Tally, Alive) {
         for step in steps {
             self.step(step);
             self.settled();
@@ -102,7 +102,7 @@ impl<F: Fabric> World<F> {
     }
 
     /// Gives up everything, in the order of the fields; what is left is what failed ends demand.
-    fn finish(mut self) -> Tally {
+    fn finish(mut self) -> (Tally, Alive) {
         self.fabric.heal();
         while !self.qps.is_empty() {
             self.drop_qp(0);
@@ -132,7 +132,7 @@ impl<F: Fabric> World<F> {
             true => self.tally.programs_with_leaks += 1,
             false => assert_eq!(self.model.alive(), (0, 0, 0, 0)),
         }
-        self.tally
+        (self.tally, self.model.alive())
     }
 
     fn step(&mut self, step: Step) {
