@@ -530,10 +530,10 @@ impl<F: Fabric> World<F> {
         len: usize,
     ) {
         let Some(slot) = slot else {
-            assert_ne!(op, Op::Recv, "every receive has a slot");
+            assert!(!op.is_recv(), "every receive has a slot");
             return;
         };
-        let side = if op == Op::Recv { Side::Recv } else { Side::Send };
+        let side = if op.is_recv() { Side::Recv } else { Side::Send };
         self.model.returned(address(&slot), serial, Some(side));
         self.not_the_devices(&slot);
         assert!(len <= slot.capacity());
