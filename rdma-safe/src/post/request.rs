@@ -27,7 +27,7 @@ pub(crate) struct Bind {
 ///
 /// ```no_run
 /// # use rdma_safe::*;
-/// # fn f(qp: &mut QueuePair, slot: Slot, told: &[u8; 20]) -> Result<(), PostError> {
+/// # fn f(qp: &mut QueuePair, slot: Slot, told: &[u8; 20]) -> std::result::Result<(), PostError> {
 /// let theirs = RemoteRange::from_bytes(told);
 /// qp.post(Request::write(slot, 4096, theirs).imm(7))
 /// # }
