@@ -1,7 +1,6 @@
 //! Registrations of every kind on devices: what siw and rxe can do is used by a peer, what they cannot is refused in
 //! words that help. The peer's requests are posted raw, so these tests depend on the regions alone.
 
-#[allow(dead_code)] // shared with targets that use more of it
 mod support;
 
 use rdma_safe::*;
