@@ -11,6 +11,8 @@ fn a_machine_without_rdma_is_told_what_it_lacks() {
         assert!(text.contains(word), "{word} is not in: {text}");
     }
     assert_eq!(all_addresses().unwrap(), []);
+    let unknown = rdma_cm::LoopbackPolicy::new().loopback("siw0");
+    assert_eq!(unknown.0, rdma_safe::LoopbackSupport::Unknown, "{}", unknown.1);
     // A loopback address is refused here too, and there is no device to name.
     let refused = rdma_cm::check_dial("127.0.0.1".parse().unwrap()).unwrap_err().to_string();
     assert!(refused.contains("No RDMA device"), "{refused}");
