@@ -6,12 +6,18 @@
 //! poll has found the queue empty: siw adds a destroyed queue pair's flush completions during the destroy. The device's own idea
 //! of the depth is not used: siw rounds its rings up and reports the number asked for.
 
+mod extended;
+mod tune;
+
+pub use extended::{ExtendedCq, ExtendedWc, WcFields};
+
 use crate::channel::{ChannelInner, CompletionChannel, deadline_after, wait_readable};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result, errno_of};
 use crate::wc::Wc;
 use rdma_sys::*;
 use std::collections::BTreeSet;
+use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
@@ -39,7 +45,8 @@ pub(crate) struct CqInner {
     pub(crate) ctx: ManuallyDrop<Context>,
     channel: ManuallyDrop<Option<Arc<ChannelInner>>>,
     id: CqId,
-    depth: u32,
+    /// Changed only by a resize, with the book locked.
+    depth: AtomicU32,
     book: Mutex<Book>,
     /// Booked shares of destroyed queue pairs whose completions may still be in the queue.
     buried: AtomicU32,
@@ -77,7 +84,7 @@ impl CqInner {
     /// Books room for a new queue pair's completions.
     pub(crate) fn reserve(&self, share: u32) -> Result<()> {
         let mut book = self.book();
-        match book.booked.checked_add(share).filter(|b| *b <= self.depth) {
+        match book.booked.checked_add(share).filter(|b| *b <= self.depth()) {
             Some(b) => {
                 book.booked = b;
                 Ok(())
@@ -101,7 +108,7 @@ impl CqInner {
             format!(
                 "{share} more completions do not fit a completion queue of {} with {booked} booked{more}; \
                  make the queue deeper or the queue pair's depths smaller",
-                self.depth
+                self.depth()
             ),
         )
     }
@@ -129,7 +136,7 @@ impl CqInner {
     }
 
     pub(crate) fn depth(&self) -> u32 {
-        self.depth
+        self.depth.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_live(&self, serial: u64) -> bool {
@@ -151,7 +158,7 @@ pub struct CqRef(pub(crate) Arc<CqInner>);
 impl CqRef {
     /// Depth of the queue and how much of it queue pairs have booked.
     pub fn depth(&self) -> (u32, u32) {
-        (self.0.depth, self.0.book().booked)
+        (self.0.depth(), self.0.book().booked)
     }
 
     /// Whether a queue pair with this serial exists on the queue: `false` once it is destroyed.
@@ -186,30 +193,24 @@ impl CompletionQueue {
         depth: u32,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue> {
-        let max = ctx.attr().max_cqe;
-        let cqe = match i32::try_from(depth) {
-            Ok(d) if d > 0 && depth <= max => d,
-            _ => {
-                return Err(Error::refused(
-                    "create_cq",
-                    ErrorKind::InvalidArgument,
-                    format!("a depth of {depth} is not between 1 and this device's {max}"),
-                ));
-            }
-        };
-        if channel.is_some_and(|c| !c.0.ctx.is_same(ctx)) {
-            return Err(Error::refused(
-                "create_cq",
-                ErrorKind::WrongContext,
-                "the completion channel belongs to another context",
-            ));
-        }
-        let id = CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed));
-        let cookie = without_provenance_mut(id.0 as usize);
-        let raw_channel = channel.map_or(null_mut(), |c| c.0.raw.as_ptr());
+        let (cqe, id, cookie, raw_channel) = prepare(ctx, depth, channel)?;
         // SAFETY: context and channel are alive; the cookie is only a number.
         let raw = unsafe { (ctx.0.verbs.create_cq)(ctx.as_raw(), cqe, cookie, raw_channel, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| explain_create(Error::last("ibv_create_cq")))?;
+        // SAFETY: just made so.
+        Ok(unsafe { CompletionQueue::adopt(ctx, raw, depth, id, channel) })
+    }
+
+    /// # Safety
+    /// `raw` is a live queue of `depth` and of this context, solely owned, whose cookie is `id` and that reports to
+    /// `channel`.
+    unsafe fn adopt(
+        ctx: &Context,
+        raw: NonNull<ibv_cq>,
+        depth: u32,
+        id: CqId,
+        channel: Option<&CompletionChannel>,
+    ) -> CompletionQueue {
         if let Some(c) = channel {
             c.0.queues.fetch_add(1, Ordering::Relaxed);
         }
@@ -218,11 +219,11 @@ impl CompletionQueue {
             ctx: ManuallyDrop::new(ctx.clone()),
             channel: ManuallyDrop::new(channel.map(|c| Arc::clone(&c.0))),
             id,
-            depth,
+            depth: AtomicU32::new(depth),
             book: Mutex::default(),
             buried: AtomicU32::new(0),
         });
-        Ok(CompletionQueue { inner, seen_buried: 0 })
+        CompletionQueue { inner, seen_buried: 0 }
     }
 
     /// A handle to make queue pairs on this queue.
@@ -340,6 +341,37 @@ impl CompletionQueue {
     }
 }
 
+/// Checks what a queue is to be made of: its depth, id, the id as a cookie, and the raw channel.
+fn prepare(
+    ctx: &Context,
+    depth: u32,
+    channel: Option<&CompletionChannel>,
+) -> Result<(i32, CqId, *mut c_void, *mut ibv_comp_channel)> {
+    let cqe = checked_depth("create_cq", ctx, depth)?;
+    if channel.is_some_and(|c| !c.0.ctx.is_same(ctx)) {
+        return Err(Error::refused(
+            "create_cq",
+            ErrorKind::WrongContext,
+            "the completion channel belongs to another context",
+        ));
+    }
+    let id = CqId(NEXT_CQ.fetch_add(1, Ordering::Relaxed));
+    let raw_channel = channel.map_or(null_mut(), |c| c.0.raw.as_ptr());
+    Ok((cqe, id, without_provenance_mut(id.0 as usize), raw_channel))
+}
+
+fn checked_depth(op: &'static str, ctx: &Context, depth: u32) -> Result<i32> {
+    let max = ctx.attr().max_cqe;
+    match i32::try_from(depth) {
+        Ok(d) if d > 0 && depth <= max => Ok(d),
+        _ => Err(Error::refused(
+            op,
+            ErrorKind::InvalidArgument,
+            format!("a depth of {depth} is not between 1 and this device's {max}"),
+        )),
+    }
+}
+
 fn explain_create(e: Error) -> Error {
     match e.kind() {
         ErrorKind::OutOfMemory => e.with_hint(
@@ -351,6 +383,6 @@ fn explain_create(e: Error) -> Error {
 
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CompletionQueue({:?}, depth {})", self.inner.id, self.inner.depth)
+        write!(f, "CompletionQueue({:?}, depth {})", self.inner.id, self.inner.depth())
     }
 }

@@ -99,7 +99,7 @@ pub use ah::{AddressHandle, AddressVector, GRH_SIZE, GlobalRoute, Origin};
 pub use caps::{Caps, Transport};
 pub use channel::CompletionChannel;
 pub use context::Context;
-pub use cq::{CompletionQueue, CqId, CqRef};
+pub use cq::{CompletionQueue, CqId, CqRef, ExtendedCq, ExtendedWc, WcFields};
 pub use device::{Device, devices};
 pub use device_attr::{AtomicScope, DeviceAttr, DeviceAttrEx, OdpCaps, OdpOps};
 pub use dm::DeviceMemory;
