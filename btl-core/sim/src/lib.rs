@@ -46,6 +46,7 @@ mod qp;
 mod rank;
 pub mod rng;
 mod run;
+pub mod simplify;
 pub mod slots;
 pub mod trace;
 pub mod workload;

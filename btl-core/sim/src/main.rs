@@ -3,6 +3,7 @@
 
 use btl_sim::cover::Cover;
 use btl_sim::mutants::{Caught, Control, MUTANTS, Mutant};
+use btl_sim::simplify::{Simpler, shrink};
 use btl_sim::{Model, Options, Outcome, Sabotage, draw, run};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -40,6 +41,9 @@ struct Args {
     /// Print every event (of one seed), or draw its messages into this SVG file
     #[arg(long, value_name = "FILE.svg", num_args = 0..=1)]
     trace: Option<Option<PathBuf>>,
+    /// Make the run (of one seed) simpler, as a report of a failure says
+    #[arg(long, value_delimiter = ',')]
+    simplify: Vec<Simpler>,
     /// Draw at most this many messages
     #[arg(long, default_value_t = 400)]
     trace_limit: usize,
@@ -64,7 +68,10 @@ fn models(args: &Args) -> Vec<Model> {
 fn replay(args: &Args) -> bool {
     let mut good = true;
     for model in models(args) {
-        let opt = Options::draw(args.seed.unwrap_or(0), model, args.sabotage);
+        let mut opt = Options::draw(args.seed.unwrap_or(0), model, args.sabotage);
+        for simpler in &args.simplify {
+            simpler.apply(&mut opt);
+        }
         println!("{opt:#?}");
         let out = match &args.trace {
             Some(Some(file)) => picture(args, &opt, file),
@@ -75,10 +82,23 @@ fn replay(args: &Args) -> bool {
             let (events, ms) = (out.events, out.time / 1_000_000);
             println!("seed {} on {model}: {events} events, {ms} ms, all good", opt.seed);
         } else {
-            report(&opt, &out);
+            report(&opt, &out, &args.simplify);
         }
     }
     good
+}
+
+/// Most runs spent on making a failure smaller.
+const SHRINK_RUNS: u32 = 300;
+
+/// Tells of a failure found by a sweep: the simplest run that fails alike.
+fn report_shrunk(opt: &Options, out: &Outcome) {
+    let Some(first) = out.violations.first() else { return };
+    println!("seed {} on {}: {:?} {}", opt.seed, opt.model, first.invariant, first.what);
+    let (small, how) = shrink(opt, first.invariant, SHRINK_RUNS);
+    let small_out = run(&small, false);
+    println!("made simpler: {} events instead of {}", small_out.events, out.events);
+    report(&small, &small_out, &how);
 }
 
 /// Runs one seed and draws it; with several models, each into a file of its own.
@@ -98,7 +118,7 @@ fn picture(args: &Args, opt: &Options, file: &Path) -> Outcome {
     out
 }
 
-fn report(opt: &Options, out: &Outcome) {
+fn report(opt: &Options, out: &Outcome, how: &[Simpler]) {
     println!("seed {} on {} FAILED; the last events:", opt.seed, opt.model);
     for line in &out.last {
         println!("  {line}");
@@ -107,7 +127,10 @@ fn report(opt: &Options, out: &Outcome) {
         println!("{:?} ({}): {}", found.invariant, found.invariant.meaning(), found.what);
     }
     let sabotage = opt.sabotage.map_or(String::new(), |s| format!(" --sabotage {}", s.name()));
-    println!("again: cargo xtask sim --seed {} --model {}{sabotage}", opt.seed, opt.model);
+    let how: Vec<String> = how.iter().map(Simpler::to_string).collect();
+    let how = if how.is_empty() { String::new() } else { format!(" --simplify {}", how.join(",")) };
+    println!("again: cargo xtask sim --seed {} --model {}{sabotage}{how}", opt.seed, opt.model);
+    println!("as a picture: the same with --trace FILE.svg");
 }
 
 /// What all threads of a sweep add to.
@@ -139,7 +162,7 @@ fn sweep(args: &Args) -> bool {
     bar.finish_and_clear();
     let failed = sum.failed.into_inner().unwrap_or_else(|e| e.into_inner());
     if let Some((opt, out)) = failed.first() {
-        report(opt, out);
+        report_shrunk(opt, out);
         for (opt, out) in failed.iter().skip(1) {
             if let Some(found) = out.violations.first() {
                 println!(
