@@ -229,7 +229,7 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Unsupported`](ErrorKind::Unsupported) on iWARP; [`InvalidArgument`](ErrorKind::InvalidArgument) for a port that
     /// does not exist, a RoCE address without its global part, or a field beyond its bits; else the errno of the call:
-    /// EINVAL for a GID index that is not in use, EHOSTUNREACH or ETIMEDOUT for a receiver that cannot be resolved.
+    /// EINVAL or ENODATA for a GID index that is not in use, EHOSTUNREACH or ETIMEDOUT for a receiver that cannot be resolved.
     pub fn create_ah(&self, to: &AddressVector) -> Result<AddressHandle> {
         to.check("ibv_create_ah", self.context())?;
         // SAFETY: the domain is alive, the attributes are complete and not kept.
@@ -298,11 +298,12 @@ impl Default for GlobalRoute {
     }
 }
 
-fn explain(e: Error) -> Error {
+/// Adds what the errnos of an address mean.
+pub(crate) fn explain(e: Error) -> Error {
     match e.errno() {
-        libc::EINVAL => {
-            e.with_hint("is the GID index in use (the table changes with the host's addresses)?")
-        }
+        libc::EINVAL | libc::ENODATA | libc::ENOENT => e
+            .with_kind(ErrorKind::InvalidArgument)
+            .with_hint("is the GID index in use? The table changes with the host's addresses"),
         libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT => e.with_hint(
             "the receiver's MAC address cannot be resolved: is it up, and on this network?",
         ),

@@ -298,7 +298,7 @@ impl ManualQp<Reset> {
     ///
     /// # Errors
     /// [`StepError`] with the queue pair, still in RESET: [`InvalidArgument`](ErrorKind::InvalidArgument) for a port that
-    /// does not exist, else the errno of ibv_modify_qp(3): EINVAL for a partition index that does not, EPERM for a Q_Key
+    /// does not exist, else the errno of ibv_modify_qp(3): EINVAL for a partition index that does not (rxe takes any), EPERM for a Q_Key
     /// that needs CAP_NET_RAW.
     pub fn init(self, attr: &InitAttr) -> std::result::Result<ManualQp<Init>, StepError<Reset>> {
         let attr = attr.build(self.row(), self.context().attr().port_count);
@@ -311,8 +311,8 @@ impl ManualQp<Init> {
     ///
     /// # Errors
     /// [`StepError`] with the queue pair, still in INIT: [`InvalidArgument`](ErrorKind::InvalidArgument) for a missing or
-    /// superfluous path and for values out of range, else the errno of ibv_modify_qp(3): EINVAL for a GID index that is
-    /// not in use and for an MTU beyond the port's, EHOSTUNREACH or ETIMEDOUT for a peer that cannot be resolved (RoCE).
+    /// superfluous path and for values out of range, else the errno of ibv_modify_qp(3): EINVAL or ENODATA for a GID index
+    /// that is not in use, EINVAL for an MTU beyond the port's, EHOSTUNREACH or ETIMEDOUT for a peer that cannot be resolved (RoCE).
     pub fn ready_to_receive(
         self,
         attr: &RtrAttr,

@@ -13,6 +13,7 @@
 //!
 //! In a child after fork(2) the queues are shared with the parent: do nothing but exec or _exit there.
 
+use crate::ah;
 use crate::can;
 use crate::cq::{CqInner, CqRef};
 use crate::error::{Error, ErrorKind, Result};
@@ -382,6 +383,7 @@ pub(crate) unsafe fn modify_raw(ctx: &Context, qp: NonNull<ibv_qp>, attr: &QpAtt
              device is in another state: see QueuePair::query",
         ),
         libc::EPERM => e.with_hint("a Q_Key with its top bit set needs CAP_NET_RAW"),
+        _ if attr.has(ibv_qp_attr_mask::IBV_QP_AV) => ah::explain(e),
         _ => e,
     })
 }

@@ -1,0 +1,217 @@
+//! Every kind of queue pair on the device under test: connected by hand with real traffic where the device has it (rxe:
+//! RC, UC, UD), and a clear refusal where it does not (siw: all but RC, which rdma_cm connects; XRC and raw packets on
+//! both). What no software device has is in `tests/kinds.rs`.
+
+mod support;
+
+use rdma_safe::*;
+use support::under_test::open;
+use support::{address, redeem};
+
+const SIG: SendFlags = SendFlags::empty();
+
+struct Bench {
+    ctx: Context,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let ctx = open();
+        let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(256).unwrap());
+        Bench { ctx, pd, cq }
+    }
+
+    fn config(kind: QpKind) -> QpConfig {
+        QpConfig { kind, send_depth: 8, recv_depth: 8, ..QpConfig::default() }
+    }
+
+    fn has(&self, kind: QpKind) -> bool {
+        let soft_roce = match self.ctx.transport() {
+            Transport::Roce => true,
+            Transport::Iwarp => false,
+            other => panic!("these tests know siw and rxe, not {other:?}"),
+        };
+        match kind {
+            QpKind::Rc => true,
+            QpKind::Uc | QpKind::Ud => soft_roce,
+            _ => false,
+        }
+    }
+
+    /// The device's own address, as a peer on this machine sees it.
+    fn path(&self) -> AddressVector {
+        let gid = self.ctx.roce_v2_gid(1, Some(address().into())).unwrap();
+        AddressVector::roce(1, u8::try_from(gid.index).unwrap(), gid.gid)
+    }
+
+    /// Two queue pairs of this process, connected to each other by hand.
+    fn pair(&self, kind: QpKind, access: PeerAccess) -> (QueuePair, QueuePair) {
+        let make = || {
+            let cq = self.cq.cq_ref();
+            let qp = self.pd.create_manual_qp(&cq, &cq, &Bench::config(kind)).unwrap();
+            qp.init(&InitAttr { access, ..InitAttr::default() }).unwrap()
+        };
+        let (a, b) = (make(), make());
+        let (psn_a, psn_b) = (0x00ff_fffe, 77);
+        let to = |dest_qp_num, rq_psn| RtrAttr {
+            path: Some(self.path()),
+            dest_qp_num,
+            rq_psn,
+            ..RtrAttr::default()
+        };
+        let (to_a, to_b) = (to(a.qp_num(), psn_a), to(b.qp_num(), psn_b));
+        let a = a.ready_to_receive(&to_b).unwrap();
+        let b = b.ready_to_receive(&to_a).unwrap();
+        let rts = |sq_psn| RtsAttr { sq_psn, ..RtsAttr::default() };
+        (a.ready_to_send(&rts(psn_a)).unwrap(), b.ready_to_send(&rts(psn_b)).unwrap())
+    }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed) as u8).collect()
+}
+
+/// Messages of many sizes both ways, in order, over a connected pair.
+fn messages_both_ways(kind: QpKind) {
+    let mut bench = Bench::new();
+    if !bench.has(kind) {
+        let cq = bench.cq.cq_ref();
+        let e = bench.pd.create_manual_qp(&cq, &cq, &Bench::config(kind)).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+        return;
+    }
+    let (mut a, mut b) = bench.pair(kind, PeerAccess::empty());
+    let mut pool = bench.pd.slots(1 << 14, 4).unwrap();
+    for (round, len) in
+        [0, 1, 32, 33, 1023, 1024, 1025, 4096, 10_000, 1 << 14].into_iter().enumerate()
+    {
+        for turn in 0..2 {
+            let (from, to) = if turn == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            to.post_recv(pool.pop().unwrap()).unwrap();
+            let mut slot = pool.pop().unwrap();
+            let sent = pattern(len, round * 2 + turn);
+            slot[..len].copy_from_slice(&sent);
+            from.post_send(slot, len, SIG).unwrap();
+            for done in redeem(&mut bench.cq, &mut [from, to], 2) {
+                assert!(done.status.is_ok(), "{len} bytes: {}", done.status);
+                let received = done.op == Op::Recv;
+                let byte_len = done.byte_len;
+                let slot = done.slot.unwrap();
+                if received {
+                    assert_eq!(byte_len, len);
+                    assert!(slot[..len] == sent[..], "content of {len} bytes");
+                }
+                pool.push(slot);
+            }
+        }
+    }
+    let said = a.query().unwrap();
+    assert_eq!((said.state, said.port, said.path_mtu), (QpState::ReadyToSend, 1, 1024));
+    assert_eq!((said.dest_qp_num, said.path.global), (b.qp_num(), bench.path().global));
+    if kind == QpKind::Rc {
+        assert_eq!((said.timeout, said.retry_count, said.rnr_retry), (14, 7, 7));
+        assert_eq!((said.max_rd_atomic, said.max_dest_rd_atomic, said.min_rnr_timer), (1, 1, 12));
+    }
+    assert!(said.send_depth >= 8 && said.recv_depth >= 8 && said.max_inline >= 64);
+}
+
+#[test]
+fn reliable_connections_by_hand() {
+    if Bench::new().ctx.transport().is_iwarp() {
+        // Refused by hand, in `iwarp_has_reliable_connections_only`; by rdma_cm they are in every other test.
+        return;
+    }
+    messages_both_ways(QpKind::Rc);
+}
+
+#[test]
+fn unreliable_connections_by_hand() {
+    messages_both_ways(QpKind::Uc);
+}
+
+#[test]
+fn iwarp_has_reliable_connections_only() {
+    let bench = Bench::new();
+    let cq = bench.cq.cq_ref();
+    for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::XrcSend, QpKind::RawPacket] {
+        let made = bench.pd.create_qp(&cq, &cq, &Bench::config(kind));
+        if bench.has(kind) {
+            assert!(made.is_ok(), "{kind:?}: {made:?}");
+            assert_eq!(made.unwrap().config().kind, kind);
+        } else {
+            let e = made.unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Unsupported, "{kind:?}: {e}");
+            assert!(e.to_string().contains(&format!("{kind:?}")), "{e}");
+        }
+        assert_eq!(cq.depth().1, 0, "what was not made, or is gone, books nothing");
+    }
+    let e = XrcDomain::open(&bench.ctx).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+    let anybody = AddressVector::roce(1, 0, Gid::from_ip(address().into()));
+    if bench.ctx.transport().is_iwarp() {
+        let e = bench.pd.create_ah(&anybody).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+        let rc = bench.pd.create_qp(&cq, &cq, &Bench::config(QpKind::Rc)).unwrap();
+        rc.query().unwrap();
+    }
+}
+
+/// UC promises nothing and reports nothing: a message without a receive is lost, and the next one arrives.
+#[test]
+fn an_unreliable_connection_loses_what_finds_no_receive() {
+    let mut bench = Bench::new();
+    if !bench.has(QpKind::Uc) {
+        return;
+    }
+    let (mut a, mut b) = bench.pair(QpKind::Uc, PeerAccess::empty());
+    let mut pool = bench.pd.slots(64, 4).unwrap();
+    a.post_send(pool.pop().unwrap(), 40, SIG).unwrap();
+    let lost = redeem(&mut bench.cq, &mut [&mut a, &mut b], 1);
+    assert!(lost[0].status.is_ok() && lost[0].op == Op::Send);
+    b.post_recv(pool.pop().unwrap()).unwrap();
+    let mut slot = pool.pop().unwrap();
+    slot[..40].copy_from_slice(&pattern(40, 9));
+    a.post_send(slot, 40, SIG).unwrap();
+    for done in redeem(&mut bench.cq, &mut [&mut a, &mut b], 2) {
+        assert!(done.status.is_ok(), "{}", done.status);
+        if done.op == Op::Recv {
+            assert!(done.slot.unwrap()[..40] == pattern(40, 9)[..]);
+        }
+    }
+    assert_eq!((a.state(), b.state()), (QpState::ReadyToSend, QpState::ReadyToSend));
+}
+
+/// What is wrong with an address, and what the kernel says to it.
+#[test]
+fn addresses_are_checked() {
+    let bench = Bench::new();
+    if !bench.has(QpKind::Ud) {
+        return;
+    }
+    let good = bench.path();
+    let global = good.global.unwrap();
+    let refused = |av: AddressVector| {
+        let e = bench.pd.create_ah(&av).unwrap_err();
+        assert_eq!((e.kind(), e.errno()), (ErrorKind::InvalidArgument, 0), "{e}");
+    };
+    refused(AddressVector { port: 2, ..good });
+    refused(AddressVector { global: None, ..good });
+    let unused = AddressVector { global: Some(GlobalRoute { sgid_index: 200, ..global }), ..good };
+    let e = bench.pd.create_ah(&unused).unwrap_err();
+    assert!(e.errno() != 0 && e.kind() == ErrorKind::InvalidArgument, "{e}");
+    assert!(e.to_string().contains("GID index"), "{e}");
+    let cq = bench.cq.cq_ref();
+    let qp = bench.pd.create_manual_qp(&cq, &cq, &Bench::config(QpKind::Rc)).unwrap();
+    let qp = qp.init(&InitAttr::default()).unwrap();
+    let rtr = RtrAttr { path: Some(unused), dest_qp_num: 5, ..RtrAttr::default() };
+    let e = qp.ready_to_receive(&rtr).unwrap_err();
+    assert!(e.error.errno() != 0 && e.qp.state() == QpState::Init, "{e}");
+    assert!(e.to_string().contains("GID index"), "{e}");
+    let good = RtrAttr { path: Some(good), ..rtr };
+    let e = e.qp.ready_to_receive(&RtrAttr { path_mtu: 4096, ..good }).unwrap_err();
+    assert_eq!(e.error.errno(), libc::EINVAL, "beyond the netdev's MTU: {e}");
+    e.qp.ready_to_receive(&good).unwrap();
+    assert!(bench.pd.create_ah(&bench.path()).is_ok());
+}
