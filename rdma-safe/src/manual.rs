@@ -312,7 +312,8 @@ impl ManualQp<Init> {
     /// # Errors
     /// [`StepError`] with the queue pair, still in INIT: [`InvalidArgument`](ErrorKind::InvalidArgument) for a missing or
     /// superfluous path and for values out of range, else the errno of ibv_modify_qp(3): EINVAL or ENODATA for a GID index
-    /// that is not in use, EINVAL for an MTU beyond the port's largest, EHOSTUNREACH or ETIMEDOUT for a peer that cannot be resolved (RoCE).
+    /// that is not in use, EINVAL for an MTU beyond the port's largest, EHOSTUNREACH or ETIMEDOUT for a peer that cannot be
+    /// resolved (RoCE).
     pub fn ready_to_receive(
         self,
         attr: &RtrAttr,
