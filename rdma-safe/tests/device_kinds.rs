@@ -2,7 +2,6 @@
 //! RC, UC, UD), and a clear refusal where it does not (siw: all but RC, which rdma_cm connects; XRC and raw packets on
 //! both). What no software device has is in `tests/kinds.rs`.
 
-#[allow(dead_code)] // shared with targets that use more of it
 mod support;
 
 use rdma_safe::*;

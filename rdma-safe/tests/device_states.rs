@@ -3,7 +3,6 @@
 //!
 //! On siw, where the connection manager moves the states, it is about what is refused and why.
 
-#[allow(dead_code)] // shared with targets that use more of it
 mod support;
 
 use rdma_safe::*;

@@ -1,5 +1,7 @@
 //! What the device tests share: the device under test, and waiting for completions within a limit.
 
+#![allow(dead_code)] // each test binary uses its part
+
 pub(crate) mod cm;
 pub(crate) mod under_test;
 
