@@ -12,7 +12,8 @@ use crate::{paths, ui};
 
 /// Written by a program, or fixed by somebody else's layout.
 const GENERATED: &[&str] = &["rdma-sys/src/bindings.rs", "btl-ompi/src/abi/", "Cargo.lock"];
-/// Where `unsafe` may be: the crates at the edge to C, benchmarks on raw requests, and a counting allocator. (In xtask and btl-core the compiler forbids it.)
+/// Where `unsafe` may be: the crates at the edge to C, benchmarks on raw requests, and a counting allocator. (In xtask and btl-core the
+/// compiler forbids it.)
 const UNSAFE: &[&str] = &[
     "rdma-sys/",
     "rdma-safe/",
