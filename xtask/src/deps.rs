@@ -31,6 +31,8 @@ pub(crate) enum Group {
     Count,
     /// Building the crates that ours are compared with.
     Rivals,
+    /// Comparing times and calls with perftest's.
+    Perftest,
 }
 
 impl Group {
@@ -44,6 +46,7 @@ impl Group {
             Self::Mpi => "to build and run MPI programs",
             Self::Bindgen => "to generate bindings",
             Self::Count => "to count instructions",
+            Self::Perftest => "to compare with perftest",
             Self::Rivals => "to build the crates that these are compared with",
         }
     }
@@ -147,6 +150,8 @@ const NEEDS: &[Need] = &[
     ),
     need(Group::Count, Program("valgrind"), ["valgrind", "valgrind", "valgrind", "valgrind"]),
     need(Group::Count, Program("objdump"), ["binutils", "binutils", "binutils", "binutils"]),
+    need(Group::Perftest, Program("ib_send_lat"), ["perftest", "perftest", "perftest", "perftest"]),
+    need(Group::Perftest, Program("strace"), ["strace", "strace", "strace", "strace"]),
     need(Group::Rivals, Program("cmake"), ["cmake", "cmake", "cmake", "cmake"]),
     need(
         Group::Rivals,

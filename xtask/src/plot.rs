@@ -156,16 +156,10 @@ pub(crate) fn bars<'a>(
         .x_label_area_size(42)
         .y_label_area_size(64)
         .build_cartesian_2d(0.0..width * step, (floor..top * 1.3).log_scale())?;
-    let name_of = |x: &f64| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as above")]
-        let group = (*x / step) as usize;
-        groups.get(group).cloned().unwrap_or_default()
-    };
     chart
         .configure_mesh()
         .disable_x_mesh()
-        .x_labels(groups.len() * 2 + 1)
-        .x_label_formatter(&|_| String::new())
+        .x_labels(0)
         .y_desc(unit)
         .light_line_style(GRID)
         .y_label_formatter(&|y| format!("{y:.0}"))
@@ -183,15 +177,10 @@ pub(crate) fn bars<'a>(
             .label(name.as_str())
             .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 5)], color.filled()));
     }
-    for group in 0..groups.len() {
+    for (group, text) in groups.iter().enumerate() {
         #[expect(clippy::cast_precision_loss, reason = "a handful of bars")]
         let middle = (group as f64 + 0.5) * step;
-        let at = chart.backend_coord(&(middle, floor));
-        let style = FONT.into_text_style(area).pos(plotters::style::text_anchor::Pos::new(
-            plotters::style::text_anchor::HPos::Center,
-            plotters::style::text_anchor::VPos::Top,
-        ));
-        area.draw_text(&name_of(&middle), &style, (at.0, at.1 + 10))?;
+        name(area, text, chart.backend_coord(&(middle, floor)))?;
     }
     chart
         .configure_series_labels()
@@ -199,6 +188,64 @@ pub(crate) fn bars<'a>(
         .background_style(WHITE.mix(0.85))
         .border_style(FRAME)
         .draw()?;
+    Ok(())
+}
+
+/// A value with its interval.
+pub(crate) struct Interval {
+    pub(crate) name: String,
+    pub(crate) middle: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+/// Ratios with their intervals, beside 1 and a limit.
+pub(crate) fn intervals<'a>(
+    area: &Area<'a>,
+    title: &str,
+    limit: f64,
+    values: &[Interval],
+) -> Drawn<'a> {
+    let least = values.iter().map(|v| v.low).fold(0.9, f64::min);
+    let most = values.iter().map(|v| v.high).fold(1.1, f64::max);
+    #[expect(clippy::cast_precision_loss, reason = "a handful of values")]
+    let width = values.len().max(1) as f64;
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, FONT)
+        .margin(12)
+        .x_label_area_size(42)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..width, least - 0.05..most + 0.05)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(0)
+        .y_desc("ratio, with the 95 % interval of its median")
+        .light_line_style(GRID)
+        .y_label_formatter(&|y| format!("{y:.2}"))
+        .draw()?;
+    for (level, color) in [(1.0, COLORS[2]), (limit, COLORS[1])] {
+        chart.draw_series([PathElement::new([(0.0, level), (width, level)], color)])?;
+    }
+    for (i, value) in values.iter().enumerate() {
+        #[expect(clippy::cast_precision_loss, reason = "a handful of values")]
+        let x = i as f64 + 0.5;
+        let style = COLORS[0].stroke_width(2);
+        let bar = PathElement::new([(x, value.low), (x, value.high)], style);
+        chart.draw_series([bar])?;
+        chart.draw_series([Circle::new((x, value.middle), 4, COLORS[0].filled())])?;
+        name(area, &value.name, chart.backend_coord(&(x, least - 0.05)))?;
+    }
+    Ok(())
+}
+
+/// Writes a name under a place of the axis.
+fn name<'a>(area: &Area<'a>, text: &str, at: (i32, i32)) -> Drawn<'a> {
+    use plotters::style::text_anchor::{HPos, Pos, VPos};
+    let style = ("sans-serif", 15).into_text_style(area).pos(Pos::new(HPos::Center, VPos::Top));
+    // Coordinates are the picture's, text is placed in the area.
+    let (left, top) = area.get_base_pixel();
+    area.draw_text(text, &style, (at.0 - left, at.1 - top + 10))?;
     Ok(())
 }
 

@@ -2,7 +2,10 @@
 
 mod callgrind;
 mod instructions;
+mod pairs;
 mod programs;
+mod verbs;
+mod verbs_report;
 
 use std::process::ExitCode;
 
@@ -13,11 +16,14 @@ use anyhow::Result;
 pub(crate) enum Verb {
     /// Count instructions, allocations, locks and atomics per message under callgrind, without hardware
     Instructions(instructions::Args),
+    /// Compare ping-pong and streaming over soft iWARP and RoCE with perftest's, in turns
+    Verbs(verbs::Args),
 }
 
 /// Measures, and says which targets are met.
 pub(crate) fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Instructions(args) => instructions::run(args),
+        Verb::Verbs(args) => verbs::run(args),
     }
 }

@@ -1,0 +1,77 @@
+//! Ping-pong and streaming over a real device, as perftest's ib_send_lat, ib_send_bw, ib_write_bw and ib_read_bw do it with `-R`:
+//! for `cargo xtask bench verbs`, which runs both in turns.
+//!
+//! Usage: `bench-verbs TEST server|client ADDR:PORT SIZE ITERATIONS DEPTH RECEIVES`. The client prints one line with the result.
+//! `bench-verbs clock` prints the frequency of the clock that is used.
+#![deny(unsafe_code)]
+
+#[path = "../clock.rs"]
+mod clock;
+mod lat;
+mod peer;
+mod stream;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// What to run.
+struct Spec {
+    server: bool,
+    addr: std::net::SocketAddr,
+    /// Bytes of a message.
+    size: usize,
+    /// Messages.
+    count: usize,
+    /// Most sends in flight.
+    depth: usize,
+    /// Receives posted.
+    receives: usize,
+}
+
+fn spec(args: &[String]) -> Outcome<Spec> {
+    let [role, addr, size, count, depth, receives] = args else {
+        return Err(
+            "usage: bench-verbs TEST server|client ADDR:PORT SIZE ITERATIONS DEPTH RECEIVES".into(),
+        );
+    };
+    let server = match role.as_str() {
+        "server" => true,
+        "client" => false,
+        other => return Err(format!("{other} is neither server nor client").into()),
+    };
+    Ok(Spec {
+        server,
+        addr: addr.parse()?,
+        size: size.parse()?,
+        count: count.parse()?,
+        depth: depth.parse()?,
+        receives: receives.parse()?,
+    })
+}
+
+fn run(args: &[String]) -> Outcome {
+    let (test, rest) = args.split_first().ok_or("no test is named")?;
+    if test == "clock" {
+        println!("cycles_per_us {:.3}", clock::per_microsecond());
+        return Ok(());
+    }
+    let spec = spec(rest)?;
+    match test.as_str() {
+        "send_lat" => lat::run(&spec),
+        "send_bw" => stream::send(&spec),
+        other => Err(format!("there is no test {other}").into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-verbs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
