@@ -334,3 +334,35 @@ fn vendor_options_can_be_the_reason() {
     let ConnectError::Rejected { private_data, .. } = refused else { unreachable!() };
     assert_eq!(private_data.payload().unwrap(), b"not those");
 }
+
+#[test]
+fn a_source_port_is_kept() {
+    let mut channel = EventChannel::new().unwrap();
+    let listener = channel.listen(addr(0), 8).unwrap();
+    // A port that was free a moment ago.
+    let probe = channel.connector().unwrap();
+    channel.bind_source(&probe, addr(0)).unwrap();
+    let source = channel.local_addr(&probe).unwrap();
+    channel.destroy(probe);
+    let connector = channel.resolve(Some(source), listener.local_addr(), LIMIT).unwrap();
+    assert_eq!(channel.local_addr(&connector), Some(source));
+    assert_eq!(channel.peer_addr(&connector), Some(listener.local_addr()));
+    let taken = channel.resolve(Some(source), listener.local_addr(), LIMIT).map(|_| ());
+    assert_eq!(taken.unwrap_err().errno(), Some(libc::EADDRINUSE));
+}
+
+#[test]
+fn a_first_message_can_stand_for_a_lost_answer() {
+    let mut channel = EventChannel::new().unwrap();
+    let (mut active, mut passive) = (Side::new(), Side::new());
+    let (_listener, attempt, request) =
+        request(&mut channel, &mut active, &ConnParams::default()).unwrap();
+    let accepting = channel.accept(request, &mut passive.qp, &ConnParams::default()).unwrap();
+    // The initiator has not finished yet, so this is all the acceptor knows.
+    channel.notify_established(&accepting).unwrap();
+    let theirs = channel.wait_established(accepting, LIMIT).unwrap();
+    let ours = channel.finish_connect(attempt, &mut active.qp, LIMIT).unwrap();
+    channel.disconnect(&ours).unwrap();
+    let gone = channel.next_event_of(&theirs, LIMIT).unwrap();
+    assert!(matches!(gone, Some(Event::Disconnected { .. })), "{gone:?}");
+}
