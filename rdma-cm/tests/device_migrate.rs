@@ -81,23 +81,19 @@ fn a_request_is_accepted_on_another_channel() {
 }
 
 #[test]
-fn a_listener_moves_with_the_requests_nobody_has_read() {
+fn a_listener_stays_with_its_requests() {
     let (mut one, mut other) = two();
-    let mut active_channel = EventChannel::new().unwrap();
     let listener = one.listen(addr(0), 8).unwrap();
-    let to = listener.local_addr();
     let (mut active, mut passive) = (Side::new(), Side::new());
-    let connector = active_channel.resolve(None, to, LIMIT).unwrap();
+    let connector = other.resolve(None, listener.local_addr(), LIMIT).unwrap();
     let params = ConnParams::default();
-    let attempt = active_channel.begin_connect(connector, &mut active.qp, &params, LIMIT).unwrap();
-    let listener = other.adopt(&mut one, listener).unwrap();
-    assert_eq!(listener.local_addr(), to);
-    assert_eq!((one.id_count(), other.id_count()), (0, 1));
-    let request = next_request(&mut other, &listener);
-    let accepting = other.accept(request, &mut passive.qp, &params).unwrap();
-    let _connection = active_channel.finish_connect(attempt, &mut active.qp, LIMIT).unwrap();
-    let _theirs = other.wait_established(accepting, LIMIT).unwrap();
-    drop(one);
+    let attempt = other.begin_connect(connector, &mut active.qp, &params, LIMIT).unwrap();
+    let (listener, refused) = other.adopt(&mut one, listener).unwrap_err();
+    assert!(refused.to_string().contains("listener cannot move"), "{refused}");
+    let request = next_request(&mut one, &listener);
+    let accepting = one.accept(request, &mut passive.qp, &params).unwrap();
+    let _connection = other.finish_connect(attempt, &mut active.qp, LIMIT).unwrap();
+    let _theirs = one.wait_established(accepting, LIMIT).unwrap();
 }
 
 #[test]
