@@ -14,9 +14,10 @@ use crate::payload::Payload;
 use crate::post::{BatchError, PostError, Request, Why};
 use crate::qp::QueuePair;
 use crate::qp_attr::SendFlags;
+use crate::ring::serial_and_more;
 use crate::route::Route;
 use crate::slot::Slot;
-use crate::wc::{Extra, Op, Wc, WcStatus, message};
+use crate::wc::{Done, Extra, Op, Wc, WcStatus, message};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -32,6 +33,9 @@ const QPS_MAX: usize = 1 << INDEX_BITS;
 pub struct QpKey(u64);
 
 impl QpKey {
+    /// Names none: of a completion from a shared receive queue whose queue pair is not known.
+    pub const UNKNOWN: QpKey = QpKey(0);
+
     fn new(serial: u64, index: u32) -> QpKey {
         QpKey(serial << INDEX_BITS | u64::from(index))
     }
@@ -72,6 +76,12 @@ pub struct Completion {
 }
 
 impl Completion {
+    #[inline(always)]
+    fn of(key: QpKey, done: Done) -> Completion {
+        let Done { slot, payload, op, status, byte_len, vendor_err, extra } = done;
+        Completion { key, op, slot, payload, status, byte_len, vendor_err, extra }
+    }
+
     /// Immediate data that came with it, in host order.
     pub fn imm(&self) -> Option<u32> {
         self.extra.imm()
@@ -100,10 +110,11 @@ pub struct PollGroup {
     batch: [Wc; BATCH],
     /// Formerly parked completions of a queue pair that has been adopted since.
     ready: VecDeque<Wc>,
-    route: Route,
-    qps: Vec<Option<QueuePair>>,
+    qps: Route<Box<QueuePair>>,
     /// Completions of queue pairs that exist on the queue but not in the group.
     parked: Vec<Wc>,
+    /// Indices given so far, and those of them that are free again.
+    indices: u32,
     free: Vec<u32>,
     stale: u64,
     cq: CompletionQueue,
@@ -117,9 +128,9 @@ impl PollGroup {
             fill: 0,
             batch: std::array::from_fn(|_| Wc::empty()),
             ready: VecDeque::new(),
-            route: Route::new(),
-            qps: Vec::new(),
+            qps: Route::new(),
             parked: Vec::new(),
+            indices: 0,
             free: Vec::new(),
             stale: 0,
             cq,
@@ -150,24 +161,21 @@ impl PollGroup {
             );
             return Err((qp, e));
         }
-        let index = match self.free.last() {
-            Some(i) => *i,
-            None => match u32::try_from(self.qps.len()) {
-                Ok(i) if self.qps.len() < QPS_MAX => i,
-                _ => return Err((qp, refused(ErrorKind::Other, "the group has 2^24 queue pairs"))),
-            },
+        let index = match self.free.pop() {
+            Some(i) => i,
+            None if (self.indices as usize) < QPS_MAX => {
+                self.indices += 1;
+                self.indices - 1
+            }
+            None => return Err((qp, refused(ErrorKind::Other, "the group has 2^24 queue pairs"))),
         };
         let serial = qp.serial();
-        match self.qps.get_mut(index as usize) {
-            Some(place) => {
-                self.free.pop();
-                *place = Some(qp);
-            }
-            None => self.qps.push(Some(qp)),
-        }
-        self.route.insert(serial, index);
+        let key = QpKey::new(serial, index);
+        let mut qp = Box::new(qp);
+        qp.key = key;
+        self.qps.insert(serial, qp);
         self.unpark(serial);
-        Ok(QpKey::new(serial, index))
+        Ok(key)
     }
 
     /// Makes the parked completions of a queue pair deliverable, and drops those of queue pairs that have died.
@@ -187,7 +195,7 @@ impl PollGroup {
     ///
     /// # Errors
     /// As there, and [`Why::NoSuchQp`].
-    #[inline]
+    #[inline(always)]
     pub fn post_send(
         &mut self,
         key: QpKey,
@@ -205,7 +213,7 @@ impl PollGroup {
     ///
     /// # Errors
     /// As there, and [`Why::NoSuchQp`].
-    #[inline]
+    #[inline(always)]
     pub fn post_inline(
         &mut self,
         key: QpKey,
@@ -222,7 +230,7 @@ impl PollGroup {
     ///
     /// # Errors
     /// As there, and [`Why::NoSuchQp`].
-    #[inline]
+    #[inline(always)]
     pub fn post_recv(&mut self, key: QpKey, slot: Slot) -> std::result::Result<(), PostError> {
         match self.qp_mut(key) {
             Some(qp) => qp.post_recv(slot),
@@ -275,43 +283,59 @@ impl PollGroup {
     ///
     /// # Errors
     /// The errno of the provider's poll.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>> {
-        loop {
-            if !self.ready.is_empty() {
-                match self.poll_ready() {
-                    Some(c) => return Ok(Some(c)),
-                    None => continue,
-                }
-            }
-            if self.head == self.fill {
-                self.fill = 0;
-                self.head = 0;
-                self.fill = self.cq.poll(&mut self.batch)?;
-                if self.fill == 0 {
+        if self.ready.is_empty() {
+            let mut i = self.head;
+            if i == self.fill {
+                let n = self.cq.poll_unchecked(&mut self.batch)?;
+                self.fill = n;
+                if n == 0 {
+                    self.head = 0;
                     return Ok(None);
                 }
+                i = 0;
             }
-            let i = self.head;
-            self.head += 1;
-            let Some(wc) = self.batch.get_mut(i) else { continue };
-            if let Some(c) = redeem(&self.route, &mut self.qps, wc) {
-                return Ok(Some(c));
+            self.head = i + 1;
+            if let Some(wc) = self.batch.get_mut(i)
+                && let Some(qp) = self.qps.near(serial_and_more(wc.0.wr_id))
+                && let Some(done) = qp.redeem_plain(wc)
+            {
+                return Ok(Some(Completion::of(qp.key, done)));
             }
-            let wc = std::mem::take(wc);
-            self.unrouted(wc);
+            self.head = i;
         }
+        self.poll_rest()
     }
 
+    /// [`poll`](Self::poll) for all that is rare.
     #[cold]
     #[inline(never)]
-    fn poll_ready(&mut self) -> Option<Completion> {
-        let mut wc = self.ready.pop_front()?;
-        let done = redeem(&self.route, &mut self.qps, &mut wc);
-        if done.is_none() {
+    fn poll_rest(&mut self) -> Result<Option<Completion>> {
+        loop {
+            let mut wc = match self.ready.pop_front() {
+                Some(wc) => wc,
+                None => {
+                    if self.head == self.fill {
+                        (self.fill, self.head) = (0, 0);
+                        self.fill = self.cq.poll_unchecked(&mut self.batch)?;
+                        if self.fill == 0 {
+                            return Ok(None);
+                        }
+                    }
+                    let i = self.head;
+                    self.head += 1;
+                    let Some(wc) = self.batch.get_mut(i) else { continue };
+                    std::mem::take(wc)
+                }
+            };
+            if let Some(qp) = self.qps.get_mut(wc.serial())
+                && let Some(done) = qp.redeem(&mut wc)
+            {
+                return Ok(Some(Completion::of(qp.key, done)));
+            }
             self.unrouted(wc);
         }
-        done
     }
 
     /// Parks a completion whose queue pair has not joined yet; drops it when that is dead, or the device made it up.
@@ -320,7 +344,7 @@ impl PollGroup {
     fn unrouted(&mut self, wc: Wc) {
         let serial = wc.serial();
         let cq = self.cq.inner();
-        if self.route.get(serial).is_some() || !cq.is_live(serial) {
+        if self.qps.get(serial).is_some() || !cq.is_live(serial) {
             self.stale += 1;
             return;
         }
@@ -366,14 +390,23 @@ impl PollGroup {
     }
 
     /// A queue pair of the group.
-    #[inline]
+    #[inline(always)]
     pub fn qp_mut(&mut self, key: QpKey) -> Option<&mut QueuePair> {
-        self.qps.get_mut(key.index())?.as_mut().filter(|qp| qp.serial() == key.serial())
+        match self.qps.near(key.serial()).is_some_and(|qp| qp.key == key) {
+            true => self.qps.near(key.serial()).map(|qp| &mut **qp),
+            false => self.qp_far(key),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn qp_far(&mut self, key: QpKey) -> Option<&mut QueuePair> {
+        self.qps.get_mut(key.serial()).map(|qp| &mut **qp)
     }
 
     /// A queue pair of the group.
     pub fn qp(&self, key: QpKey) -> Option<&QueuePair> {
-        self.qps.get(key.index())?.as_ref().filter(|qp| qp.serial() == key.serial())
+        Some(&**self.qps.get(key.serial())?)
     }
 
     /// Destroys a queue pair and gives back its slots; see [`QueuePair::close`].
@@ -394,21 +427,16 @@ impl PollGroup {
     /// Lets a queue pair go without destroying it. Its completions are still polled by the group, and parked until it
     /// is adopted again or destroyed.
     pub fn release(&mut self, key: QpKey) -> Option<QueuePair> {
-        self.qp(key)?;
-        let qp = self.qps.get_mut(key.index())?.take()?;
-        self.route.remove(key.serial());
+        let mut qp = *self.qps.remove(key.serial())?;
         // Lossless: an index is below QPS_MAX.
-        self.free.push(key.index() as u32);
+        self.free.push(qp.key.index() as u32);
+        qp.key = QpKey::UNKNOWN;
         Some(qp)
     }
 
     /// Keys of the queue pairs in the group.
     pub fn keys(&self) -> impl Iterator<Item = QpKey> + '_ {
-        // Lossless: there are at most QPS_MAX.
-        let key = |(i, qp): (usize, &Option<QueuePair>)| {
-            qp.as_ref().map(|qp| QpKey::new(qp.serial(), i as u32))
-        };
-        self.qps.iter().enumerate().filter_map(key)
+        self.qps.values().map(|qp| qp.key)
     }
 
     /// Completions dropped so far because their queue pair was gone.
@@ -422,30 +450,11 @@ impl PollGroup {
     }
 }
 
-/// Finds the queue pair and redeems the completion.
-#[inline(always)]
-fn redeem(route: &Route, qps: &mut [Option<QueuePair>], wc: &mut Wc) -> Option<Completion> {
-    let serial = wc.serial();
-    let index = route.get(serial)?;
-    let qp = qps.get_mut(index as usize)?.as_mut()?;
-    let done = qp.redeem(wc)?;
-    Some(Completion {
-        key: QpKey::new(serial, index),
-        op: done.op,
-        slot: done.slot,
-        payload: done.payload,
-        status: done.status,
-        byte_len: done.byte_len,
-        vendor_err: done.vendor_err,
-        extra: done.extra,
-    })
-}
-
 impl fmt::Debug for PollGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PollGroup")
             .field("cq", &self.cq)
-            .field("qps", &self.qps.iter().flatten().count())
+            .field("qps", &self.qps.values().count())
             .field("parked", &self.parked.len())
             .field("stale", &self.stale)
             .finish_non_exhaustive()

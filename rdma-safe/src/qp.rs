@@ -17,9 +17,11 @@ use crate::ah;
 use crate::can;
 use crate::cq::{CqInner, CqRef};
 use crate::error::{Error, ErrorKind, Result};
+use crate::group::QpKey;
 use crate::multicast::Membership;
 use crate::payload::Payload;
 use crate::pd::{PdInner, ProtectionDomain};
+use crate::post::Ops;
 use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
 use crate::qp_create::{check, explain_create, init_attr, inline_wanted, next_serial, reserve};
 use crate::ring::{InFlight, Kind};
@@ -58,9 +60,12 @@ pub struct QueuePair {
     made_in: ManuallyDrop<Arc<PdInner>>,
     /// Zeroed once, so that a post writes only the fields a SEND uses.
     pub(crate) template: ibv_send_wr,
+    pub(crate) ops: Ops,
+    /// Its name in the group that has it.
+    pub(crate) key: QpKey,
+    /// Identity of `pd`.
+    pub(crate) domain: *const PdInner,
     pub(crate) flight: ManuallyDrop<InFlight>,
-    /// Not 0 where no completion is plain: datagrams come with 40 bytes in front.
-    pub(crate) odd: u32,
     serial: u64,
     config: QpConfig,
     /// Multicast groups it is in.
@@ -70,7 +75,7 @@ pub struct QueuePair {
 }
 
 // SAFETY: sole owner of the ibv_qp, whose calls are thread safe; the pointers in the template are dangling between
-// calls and never read.
+// calls and never read, and the domain's is only compared.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
@@ -98,6 +103,8 @@ impl QueuePair {
         send_cq.born(serial);
         recv_cq.born(serial);
         let max_inline = attr.cap.max_inline_data;
+        let flight = InFlight::new(serial, config.send_depth, config.receives());
+        let flight = if config.kind == QpKind::Ud { flight.with_datagrams() } else { flight };
         Ok(QueuePair {
             raw,
             can: 0,
@@ -112,8 +119,11 @@ impl QueuePair {
             pd: ManuallyDrop::new(Arc::clone(pd.root())),
             made_in: ManuallyDrop::new(Arc::clone(&pd.0)),
             template: ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND, ..ibv_send_wr::default() },
-            flight: ManuallyDrop::new(InFlight::new(serial, config.send_depth, config.receives())),
-            odd: u32::from(config.kind == QpKind::Ud),
+            flight: ManuallyDrop::new(flight),
+            key: QpKey::UNKNOWN,
+            // SAFETY: the context is open.
+            ops: unsafe { Ops::of(ctx.as_raw()) },
+            domain: Arc::as_ptr(&pd.0),
             serial,
             config: *config,
             groups: Vec::new(),

@@ -64,6 +64,12 @@ pub(crate) fn serial_of(id: u64) -> u64 {
     (id >> INDEX_BITS) & (SERIAL_MAX - 1)
 }
 
+/// The serial of an id and, above it, other bits.
+#[inline(always)]
+pub(crate) fn serial_and_more(id: u64) -> u64 {
+    id >> INDEX_BITS
+}
+
 struct Entry {
     id: u64,
     payload: Option<Payload>,
@@ -103,13 +109,16 @@ enum Mark {
     Finished,
 }
 
+/// In `lazy`: every message has 40 bytes in front.
+const DATAGRAMS: u32 = 1 << 31;
+
 /// The two queues of a queue pair, each posted round and round: sends first, then receives. Allocated once.
 pub(crate) struct InFlight {
     entries: Box<[Entry]>,
     send_next: u32,
     recv_next: u32,
     send_depth: u32,
-    /// Unsignalled sends and finished ones: while there is none, redeeming need not look for any.
+    /// Unsignalled sends and finished ones: while there is none, redeeming need not look for any. With [`DATAGRAMS`].
     lazy: u32,
     marks: Box<[(Mark, Op)]>,
     unsignalled: u32,
@@ -120,6 +129,11 @@ impl InFlight {
     /// Depths are at most [`DEPTH_MAX`], `serial` below [`SERIAL_MAX`] (checked by the caller).
     pub(crate) fn new(serial: u64, send_depth: u32, recv_depth: u32) -> InFlight {
         InFlight::of(serial, send_depth, recv_depth, RECV)
+    }
+
+    /// Tells that no receive is plain.
+    pub(crate) fn with_datagrams(self) -> InFlight {
+        InFlight { lazy: self.lazy | DATAGRAMS, ..self }
     }
 
     /// The table of a shared receive queue.
@@ -224,10 +238,28 @@ impl InFlight {
             return None;
         }
         let payload = e.vacate();
-        if self.lazy != 0 {
+        if self.lazy & !DATAGRAMS != 0 {
             self.sweep(index);
         }
         Some(payload)
+    }
+
+    /// Not 0: no completion is plain, or there are unsignalled sends to look for.
+    #[inline(always)]
+    pub(crate) fn odd(&self) -> u32 {
+        self.lazy
+    }
+
+    /// [`redeem`](Self::redeem) for a plain send or receive while the queue is not [`odd`](Self::odd). `None` leaves
+    /// everything as it is.
+    #[inline(always)]
+    pub(crate) fn redeem_plain(&mut self, id: u64) -> Option<Option<Payload>> {
+        let e = self.entries.get_mut((id & INDEX_MASK) as usize)?;
+        let plain = Payload::is_plain_or_none(&e.payload);
+        if e.id != id || id & GENERATION_ONE == 0 || !plain {
+            return None;
+        }
+        Some(e.vacate())
     }
 
     /// What a redeemed send was.
@@ -334,7 +366,7 @@ impl InFlight {
     /// What a finished unsignalled send owned, oldest first.
     pub(crate) fn reclaim(&mut self) -> Option<Payload> {
         for _ in 0..self.send_depth {
-            if self.lazy == self.unsignalled {
+            if self.lazy & !DATAGRAMS == self.unsignalled {
                 return None;
             }
             let i = self.reclaim_from;

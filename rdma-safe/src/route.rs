@@ -1,28 +1,29 @@
-//! From a queue pair's serial to its place in a group: open addressing on the serial itself.
+//! From a serial to who has it: open addressing on the serial itself.
 //!
 //! Serials are dense and issued in order, so nearly every look-up is one comparison; a std HashMap costs more than the
 //! rest of a poll.
 
 #![forbid(unsafe_code)]
 
-#[derive(Clone, Copy)]
-struct Entry {
+struct Entry<T> {
     /// 0: free. Serials start at 1.
     serial: u64,
-    index: u32,
+    value: Option<T>,
 }
 
-const FREE: Entry = Entry { serial: 0, index: 0 };
-
 /// The table; at most half full, its size a power of two.
-pub(crate) struct Route {
-    entries: Box<[Entry]>,
+pub(crate) struct Route<T> {
+    entries: Box<[Entry<T>]>,
     used: usize,
 }
 
-impl Route {
-    pub(crate) fn new() -> Route {
-        Route { entries: Box::new([FREE; 8]), used: 0 }
+fn free<T>(n: usize) -> Box<[Entry<T>]> {
+    (0..n).map(|_| Entry { serial: 0, value: None }).collect()
+}
+
+impl<T> Route<T> {
+    pub(crate) fn new() -> Route<T> {
+        Route { entries: free(8), used: 0 }
     }
 
     #[inline(always)]
@@ -31,13 +32,13 @@ impl Route {
     }
 
     #[inline(always)]
-    pub(crate) fn get(&self, serial: u64) -> Option<u32> {
+    fn find(&self, serial: u64) -> Option<usize> {
         let mask = self.mask();
         let mut i = serial as usize & mask;
         // Half the entries are free, so this ends.
         while let Some(e) = self.entries.get(i) {
             if e.serial == serial {
-                return (serial != 0).then_some(e.index);
+                return Some(i);
             }
             if e.serial == 0 {
                 return None;
@@ -47,19 +48,46 @@ impl Route {
         None
     }
 
-    pub(crate) fn insert(&mut self, serial: u64, index: u32) {
-        if (self.used + 1) * 2 > self.entries.len() {
-            let bigger = vec![FREE; self.entries.len() * 2].into_boxed_slice();
-            let old = std::mem::replace(&mut self.entries, bigger);
-            self.used = 0;
-            for e in old.iter().filter(|e| e.serial != 0) {
-                self.place(*e);
-            }
-        }
-        self.place(Entry { serial, index });
+    pub(crate) fn get(&self, serial: u64) -> Option<&T> {
+        self.entries.get(self.find(serial)?)?.value.as_ref()
     }
 
-    fn place(&mut self, new: Entry) {
+    /// What is where the entry of a serial nearly always is, whosever it is. Only the low bits of `serial` count.
+    #[inline(always)]
+    pub(crate) fn near(&mut self, serial: u64) -> Option<&mut T> {
+        let i = serial as usize & self.mask();
+        self.entries.get_mut(i)?.value.as_mut()
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut T> {
+        let i = serial as usize & self.mask();
+        match self.entries.get(i)?.serial == serial {
+            true => self.entries.get_mut(i)?.value.as_mut(),
+            false => self.far(serial),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn far(&mut self, serial: u64) -> Option<&mut T> {
+        let i = self.find(serial)?;
+        self.entries.get_mut(i)?.value.as_mut()
+    }
+
+    pub(crate) fn insert(&mut self, serial: u64, value: T) {
+        if (self.used + 1) * 2 > self.entries.len() {
+            let bigger = free(self.entries.len() * 2);
+            let old = std::mem::replace(&mut self.entries, bigger);
+            self.used = 0;
+            for e in old.into_iter().filter(|e| e.serial != 0) {
+                self.place(e);
+            }
+        }
+        self.place(Entry { serial, value: Some(value) });
+    }
+
+    fn place(&mut self, new: Entry<T>) {
         let mask = self.mask();
         let mut i = new.serial as usize & mask;
         while let Some(e) = self.entries.get_mut(i) {
@@ -73,33 +101,35 @@ impl Route {
     }
 
     /// Takes an entry out and closes the gap, so that no look-up runs over it.
-    pub(crate) fn remove(&mut self, serial: u64) {
+    pub(crate) fn remove(&mut self, serial: u64) -> Option<T> {
         let mask = self.mask();
-        let mut gap = serial as usize & mask;
-        loop {
-            match self.entries.get(gap) {
-                Some(e) if e.serial == serial && serial != 0 => break,
-                Some(e) if e.serial != 0 => gap = (gap + 1) & mask,
-                _ => return,
-            }
-        }
+        let mut gap = self.find(serial).filter(|_| serial != 0)?;
+        let out = self.take(gap);
         self.used -= 1;
         let mut i = gap;
         loop {
             i = (i + 1) & mask;
-            let Some(&e) = self.entries.get(i).filter(|e| e.serial != 0) else { break };
+            let Some(e) = self.entries.get(i).filter(|e| e.serial != 0) else { break };
             let home = e.serial as usize & mask;
             // It may move back to the gap if that is not before its home.
             if i.wrapping_sub(home) & mask >= i.wrapping_sub(gap) & mask {
-                if let Some(g) = self.entries.get_mut(gap) {
-                    *g = e;
+                let moved = self.take(i);
+                if let (Some(g), Some(moved)) = (self.entries.get_mut(gap), moved) {
+                    *g = moved;
                 }
                 gap = i;
             }
         }
-        if let Some(g) = self.entries.get_mut(gap) {
-            *g = FREE;
-        }
+        out?.value
+    }
+
+    fn take(&mut self, i: usize) -> Option<Entry<T>> {
+        let e = self.entries.get_mut(i)?;
+        Some(std::mem::replace(e, Entry { serial: 0, value: None }))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|e| e.value.as_ref())
     }
 }
 
@@ -122,16 +152,17 @@ mod tests {
                 route.insert(serial, step);
                 model.insert(serial, step);
             } else {
-                route.remove(serial);
-                model.remove(&serial);
+                assert_eq!(route.remove(serial), model.remove(&serial));
             }
             let probe = 1 + (x >> 20) % 2600;
-            assert_eq!(route.get(probe), model.get(&probe).copied());
+            assert_eq!(route.get(probe), model.get(&probe));
+            assert_eq!(route.get_mut(probe).copied(), model.get(&probe).copied());
             assert_eq!(route.used, model.len());
         }
         for (s, i) in &model {
-            assert_eq!(route.get(*s), Some(*i));
+            assert_eq!(route.get(*s), Some(i));
         }
-        assert_eq!(route.get(0), None);
+        assert_eq!(route.values().count(), model.len());
+        assert_eq!((route.get(0), route.get_mut(0).copied(), route.remove(0)), (None, None, None));
     }
 }

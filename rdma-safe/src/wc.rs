@@ -278,7 +278,7 @@ pub struct Done {
     /// Bytes received, at most what was posted for it; 0 for everything else and for failures, where the device does
     /// not say. Of datagrams the 40 bytes in front count, see [`message`](Self::message).
     pub byte_len: usize,
-    /// The driver's own error number, for reports.
+    /// The driver's own error number, for reports of failures.
     pub vendor_err: u32,
     /// What a message carried beside its bytes.
     pub extra: Extra,

@@ -25,7 +25,6 @@ use crate::slot::{Slot, Wire};
 use crate::wc::Op;
 use rdma_sys::*;
 use std::ptr::null_mut;
-use std::sync::Arc;
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 /// What goes to the device as it is. Bits that a caller made up (`from_bits_retain`) mean other things there.
@@ -37,7 +36,7 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`] with the slot when it was refused; without when the device failed, which keeps the slot until the
     /// queue pair is closed.
-    #[inline]
+    #[inline(always)]
     pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
         let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
         if self.can & CAN_RECV == 0 || !slot.is_of(self.domain()) {
@@ -45,14 +44,14 @@ impl QueuePair {
         }
         let id = match self.flight.put_recv(slot.into()) {
             Ok(id) => id,
-            Err(payload) => return Err(PostError::of(Why::Full, Some(payload))),
+            Err(payload) => return Err(full(Some(payload))),
         };
         let mut sge = ibv_sge { addr, length, lkey };
         let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
         let mut bad = null_mut();
         // SAFETY: the QP is alive and has a receive queue; the slot is in the table, from where only the completion or
         // the destruction takes it, so its memory stays registered and untouched until then.
-        match unsafe { ibv_post_recv(self.raw.as_ptr(), &mut wr, &mut bad) } {
+        match unsafe { (self.ops.post_recv)(self.raw.as_ptr(), &mut wr, &mut bad) } {
             0 => Ok(()),
             rc => Err(self.broke(rc)),
         }
@@ -64,7 +63,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_recv`](Self::post_recv); also [`Why::TooLong`].
-    #[inline]
+    #[inline(always)]
     pub fn post_send(
         &mut self,
         slot: Slot,
@@ -85,7 +84,7 @@ impl QueuePair {
         let signalled = self.signals(len, flags);
         let id = match self.flight.put_send(Some(slot.into()), signalled) {
             Ok(id) => id,
-            Err(payload) => return Err(PostError::of(Why::Full, payload)),
+            Err(payload) => return Err(full(payload)),
         };
         // SAFETY: the slot is in the table, from where only its completion (or a later one's) or the destruction takes
         // it; `len` is within it, and below 2^32 as its capacity is.
@@ -100,7 +99,7 @@ impl QueuePair {
     ///
     /// # Errors
     /// As [`post_send`](Self::post_send).
-    #[inline]
+    #[inline(always)]
     pub fn post_inline(
         &mut self,
         data: &[u8],
@@ -185,7 +184,7 @@ impl QueuePair {
         let mut bad = null_mut();
         // SAFETY: the QP is alive, the list is one complete request whose element lives until the call returns; the
         // caller vouches for the memory.
-        unsafe { ibv_post_send(self.raw.as_ptr(), wr, &mut bad) }
+        unsafe { (self.ops.post_send)(self.raw.as_ptr(), wr, &mut bad) }
     }
 
     /// Flags as the device wants them, for a send or write.
@@ -252,6 +251,42 @@ impl QueuePair {
     /// Identity of the protection domain, to compare with a slot's.
     #[inline(always)]
     fn domain(&self) -> *const PdInner {
-        Arc::as_ptr(&self.pd)
+        self.domain
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn full(payload: Option<Payload>) -> PostError {
+    PostError::of(Why::Full, payload)
+}
+
+/// The provider's calls of the message path, looked up once: they are set when the context is opened.
+pub(crate) struct Ops {
+    post_send: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32,
+    post_recv: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
+}
+
+impl Ops {
+    /// # Safety
+    /// `ctx` is open.
+    pub(crate) unsafe fn of(ctx: *mut ibv_context) -> Ops {
+        unsafe extern "C" fn no_send(
+            _: *mut ibv_qp,
+            _: *mut ibv_send_wr,
+            _: *mut *mut ibv_send_wr,
+        ) -> i32 {
+            libc::EOPNOTSUPP
+        }
+        unsafe extern "C" fn no_recv(
+            _: *mut ibv_qp,
+            _: *mut ibv_recv_wr,
+            _: *mut *mut ibv_recv_wr,
+        ) -> i32 {
+            libc::EOPNOTSUPP
+        }
+        // SAFETY: the caller's promise.
+        let (send, recv) = unsafe { ((*ctx).ops.post_send, (*ctx).ops.post_recv) };
+        Ops { post_send: send.unwrap_or(no_send), post_recv: recv.unwrap_or(no_recv) }
     }
 }

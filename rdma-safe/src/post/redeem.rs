@@ -4,7 +4,7 @@ use crate::payload::{Payload, Span};
 use crate::qp::QueuePair;
 use crate::ring::{InFlight, Kind, is_send, kind_of};
 use crate::slot::Slot;
-use crate::wc::{Done, Extra, Op, Wc};
+use crate::wc::{Done, Extra, Op, Wc, WcStatus};
 use rdma_sys::{ibv_wc, ibv_wc_opcode};
 
 impl QueuePair {
@@ -12,43 +12,48 @@ impl QueuePair {
     /// then.
     ///
     /// A failed completion puts the queue pair into [`QpState::Error`](crate::QpState::Error).
-    #[inline]
+    #[inline(always)]
     pub fn complete(&mut self, wc: &mut Wc) -> Option<Done> {
-        self.redeem(wc)
+        match self.redeem_plain(wc) {
+            Some(done) => Some(done),
+            None => self.redeem(wc),
+        }
     }
 
-    /// [`complete`](Self::complete), always part of its caller, so that a group need not copy what it returns.
+    /// [`complete`](Self::complete) for a plain send or receive that worked; leaves everything else as it is.
     #[inline(always)]
-    pub(crate) fn redeem(&mut self, wc: &mut Wc) -> Option<Done> {
+    pub(crate) fn redeem_plain(&mut self, wc: &mut Wc) -> Option<Done> {
         let id = wc.0.wr_id;
-        let payload = self.flight.redeem(id)?;
-        wc.spend();
-        if wc.0.status.0 | wc.0.wc_flags | self.odd != 0 || !Payload::is_plain_or_none(&payload) {
-            return Some(self.redeem_other(id, payload, wc));
+        if wc.0.status.0 | wc.0.wc_flags | self.flight.odd() != 0 {
+            return None;
         }
-        // SAFETY: just checked.
+        let payload = self.flight.redeem_plain(id)?;
+        wc.spend();
+        // SAFETY: `redeem_plain` checked it.
         let slot = unsafe { Payload::into_plain(payload) };
         let (op, byte_len) = match is_send(id) {
             true => (Op::Send, 0),
             false => (Op::Recv, received(&slot, wc)),
         };
-        let (status, vendor_err) = (wc.status(), wc.0.vendor_err);
-        let extra = Extra::default();
-        Some(Done { slot, payload: None, op, status, byte_len, vendor_err, extra })
+        let (status, extra) = (WcStatus::SUCCESS, Extra::default());
+        Some(Done { slot, payload: None, op, status, byte_len, vendor_err: 0, extra })
     }
 
-    /// Everything but a plain send or receive that worked.
+    /// [`complete`](Self::complete) for everything.
     #[cold]
     #[inline(never)]
-    fn redeem_other(&mut self, id: u64, payload: Option<Payload>, wc: &Wc) -> Done {
+    pub(crate) fn redeem(&mut self, wc: &mut Wc) -> Option<Done> {
+        let id = wc.0.wr_id;
+        let payload = self.flight.redeem(id)?;
         let datagram = self.config().kind == crate::QpKind::Ud;
         let done = settle(&self.flight, id, payload, wc, datagram);
+        wc.spend();
         if !done.status.is_ok()
             && let Some(kind) = kind_of(id)
         {
             self.note_failure(kind);
         }
-        done
+        Some(done)
     }
 }
 
