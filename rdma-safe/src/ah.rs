@@ -131,7 +131,7 @@ impl AddressVector {
 
 /// Where a received datagram came from, as its completion says. Meaningful for a successful receive on a datagram queue
 /// pair; else numbers without a meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Origin {
     /// The sender's queue pair number.
     pub src_qp: u32,
@@ -208,6 +208,11 @@ impl AddressHandle {
     /// Whether it was made in this protection domain, as the sends that use it have to be.
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
         Arc::ptr_eq(&self.0.pd, &pd.0)
+    }
+
+    /// Identity of its protection domain, to compare.
+    pub(crate) fn domain(&self) -> *const PdInner {
+        Arc::as_ptr(&self.0.pd)
     }
 
     /// The raw handle, valid as long as `self` or a clone lives. It must not be destroyed.

@@ -36,8 +36,11 @@ static NEXT_CQ: AtomicU64 = AtomicU64::new(1);
 #[derive(Default)]
 struct Book {
     booked: u32,
-    /// Serials of the queue pairs that exist on this queue.
+    /// Serials of the queue pairs and shared receive queues that exist on this queue.
     live: BTreeSet<u64>,
+    /// Numbers of dead queue pairs whose completions from shared receive queues may still be in the queue, and whether
+    /// a poll has begun since.
+    ghosts: Vec<(u32, bool)>,
 }
 
 pub(crate) struct CqInner {
@@ -137,6 +140,28 @@ impl CqInner {
 
     pub(crate) fn depth(&self) -> u32 {
         self.depth.load(Ordering::Relaxed)
+    }
+
+    /// A queue pair on a shared receive queue is destroyed: until the queue has been seen empty, its number names
+    /// nobody. One completion is booked for it, so that somebody looks.
+    pub(crate) fn haunt(&self, qp_num: u32) {
+        let mut book = self.book();
+        book.ghosts.push((qp_num, false));
+        book.booked = book.booked.saturating_add(1);
+        drop(book);
+        self.buried.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether a completion may be of a dead queue pair with this number.
+    pub(crate) fn is_haunted(&self, qp_num: u32) -> bool {
+        self.buried.load(Ordering::Acquire) != 0 && self.book().ghosts.iter().any(|g| g.0 == qp_num)
+    }
+
+    /// The queue was seen empty: ghosts from before the previous poll are gone.
+    fn exorcise(&self) {
+        let mut book = self.book();
+        book.ghosts.retain(|g| !g.1);
+        book.ghosts.iter_mut().for_each(|g| g.1 = true);
     }
 
     pub(crate) fn is_live(&self, serial: u64) -> bool {
@@ -283,6 +308,7 @@ impl CompletionQueue {
         if self.seen_buried != 0 {
             self.inner.resurrect(self.seen_buried);
         }
+        self.inner.exorcise();
         self.seen_buried = self.inner.buried.load(Ordering::Acquire);
         Ok(())
     }

@@ -14,11 +14,12 @@ use crate::payload::Payload;
 use crate::post::{BatchError, PostError, Request, Why};
 use crate::qp::QueuePair;
 use crate::qp_attr::SendFlags;
-use crate::ring::serial_and_more;
+use crate::ring::{is_shared, serial_and_more};
 use crate::route::Route;
 use crate::slot::Slot;
+use crate::srq::SharedReceiveQueue;
 use crate::wc::{Done, Extra, Op, Wc, WcStatus, message};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
@@ -57,7 +58,8 @@ impl QpKey {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// Whose it is.
+    /// Whose it is. Of a completion from a shared receive queue: over which queue pair of the group it came, or
+    /// [`QpKey::UNKNOWN`].
     pub key: QpKey,
     /// What the request was.
     pub op: Op,
@@ -116,6 +118,9 @@ pub struct PollGroup {
     /// Indices given so far, and those of them that are free again.
     indices: u32,
     free: Vec<u32>,
+    srqs: Vec<SharedReceiveQueue>,
+    /// Queue pairs on shared receive queues, by the device's number.
+    numbers: BTreeMap<u32, QpKey>,
     stale: u64,
     cq: CompletionQueue,
 }
@@ -132,6 +137,8 @@ impl PollGroup {
             parked: Vec::new(),
             indices: 0,
             free: Vec::new(),
+            srqs: Vec::new(),
+            numbers: BTreeMap::new(),
             stale: 0,
             cq,
         }
@@ -173,6 +180,9 @@ impl PollGroup {
         let key = QpKey::new(serial, index);
         let mut qp = Box::new(qp);
         qp.key = key;
+        if qp.srq().is_some() {
+            self.numbers.insert(qp.qp_num(), key);
+        }
         self.qps.insert(serial, qp);
         self.unpark(serial);
         Ok(key)
@@ -329,7 +339,11 @@ impl PollGroup {
                     std::mem::take(wc)
                 }
             };
-            if let Some(qp) = self.qps.get_mut(wc.serial())
+            if is_shared(wc.0.wr_id) {
+                if let Some(c) = self.redeem_shared(&mut wc) {
+                    return Ok(Some(c));
+                }
+            } else if let Some(qp) = self.qps.get_mut(wc.serial())
                 && let Some(done) = qp.redeem(&mut wc)
             {
                 return Ok(Some(Completion::of(qp.key, done)));
@@ -338,13 +352,44 @@ impl PollGroup {
         }
     }
 
+    fn redeem_shared(&mut self, wc: &mut Wc) -> Option<Completion> {
+        let serial = wc.serial();
+        let done = self.srqs.iter_mut().find(|s| s.serial() == serial)?.complete(wc)?;
+        // A number that a dead queue pair had names nobody until its last completions are out.
+        let number = wc.0.qp_num;
+        let known = self.numbers.get(&number).filter(|_| !self.cq.inner().is_haunted(number));
+        Some(Completion::of(known.copied().unwrap_or(QpKey::UNKNOWN), done))
+    }
+
+    /// Takes a shared receive queue in: from here on the group redeems its completions, and those polled before are
+    /// delivered next. Its queue pairs have to complete on the group's queue. Returns its serial, which names it here.
+    pub fn adopt_srq(&mut self, srq: SharedReceiveQueue) -> u64 {
+        let serial = srq.serial();
+        self.srqs.push(srq);
+        self.unpark(serial);
+        serial
+    }
+
+    /// A shared receive queue of the group, to post to it.
+    pub fn srq_mut(&mut self, serial: u64) -> Option<&mut SharedReceiveQueue> {
+        self.srqs.iter_mut().find(|s| s.serial() == serial)
+    }
+
+    /// Lets a shared receive queue go.
+    pub fn release_srq(&mut self, serial: u64) -> Option<SharedReceiveQueue> {
+        let at = self.srqs.iter().position(|s| s.serial() == serial)?;
+        Some(self.srqs.swap_remove(at))
+    }
+
     /// Parks a completion whose queue pair has not joined yet; drops it when that is dead, or the device made it up.
     #[cold]
     #[inline(never)]
     fn unrouted(&mut self, wc: Wc) {
         let serial = wc.serial();
         let cq = self.cq.inner();
-        if self.qps.get(serial).is_some() || !cq.is_live(serial) {
+        let known =
+            self.qps.get(serial).is_some() || self.srqs.iter().any(|s| s.serial() == serial);
+        if known || !cq.is_live(serial) {
             self.stale += 1;
             return;
         }
@@ -431,6 +476,9 @@ impl PollGroup {
         // Lossless: an index is below QPS_MAX.
         self.free.push(qp.key.index() as u32);
         qp.key = QpKey::UNKNOWN;
+        if self.numbers.get(&qp.qp_num()) == Some(&key) {
+            self.numbers.remove(&qp.qp_num());
+        }
         Some(qp)
     }
 

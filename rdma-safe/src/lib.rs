@@ -91,6 +91,7 @@ pub mod seam;
 mod sg;
 mod shared;
 mod slot;
+mod srq;
 mod states;
 mod wc;
 mod xrc;
@@ -127,6 +128,7 @@ pub use remote_slot::RemoteSlot;
 pub use sg::{Piece, SgList};
 pub use shared::{SharedRegion, SharedSlice};
 pub use slot::Slot;
+pub use srq::{SharedReceiveQueue, SrqRef};
 pub use wc::{Done, Extra, Op, Queue, Wc, WcStatus};
 pub use xrc::{XrcDomain, XrcTarget};
 

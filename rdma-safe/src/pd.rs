@@ -10,6 +10,7 @@ use crate::mw::{MemoryWindow, WindowKind};
 use crate::qp::QueuePair;
 use crate::qp_attr::QpConfig;
 use crate::slot::Slot;
+use crate::srq::{SharedReceiveQueue, SrqRef};
 use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -159,7 +160,34 @@ impl ProtectionDomain {
         recv_cq: &CqRef,
         config: &QpConfig,
     ) -> Result<QueuePair> {
-        QueuePair::new(self, send_cq, recv_cq, config)
+        QueuePair::new(self, send_cq, recv_cq, config, None)
+    }
+
+    /// As [`create_qp`](Self::create_qp), on a shared receive queue in place of a receive queue of its own:
+    /// `config.recv_depth` has no meaning. The first one on a completion queue books the whole depth of the shared
+    /// receive queue there, once, until that is destroyed.
+    ///
+    /// # Errors
+    /// As there; [`WrongContext`](ErrorKind::WrongContext) when the shared receive queue belongs to another protection
+    /// domain.
+    pub fn create_qp_on_srq(
+        &self,
+        send_cq: &CqRef,
+        recv_cq: &CqRef,
+        srq: &SrqRef,
+        config: &QpConfig,
+    ) -> Result<QueuePair> {
+        QueuePair::new(self, send_cq, recv_cq, config, Some(srq))
+    }
+
+    /// Creates a shared receive queue of `depth` receives of one slot each (ibv_create_srq(3)).
+    ///
+    /// # Errors
+    /// [`Unsupported`](ErrorKind::Unsupported) without [`Caps::SRQ`](crate::Caps::SRQ),
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a depth of 0 or above the device's limit, else the errno of
+    /// the call.
+    pub fn create_srq(&self, depth: u32) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::new(self, depth)
     }
 
     /// Allocates a memory window (ibv_alloc_mw(3)).

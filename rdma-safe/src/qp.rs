@@ -26,12 +26,13 @@ use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
 use crate::qp_create::{check, explain_create, init_attr, inline_wanted, next_serial, reserve};
 use crate::ring::{InFlight, Kind};
 use crate::slot::Slot;
+use crate::srq::SrqRef;
 use crate::states::{self, Row};
 use crate::{Caps, Context};
 use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// Sends up to this size are always inline where the queue pair can: siw's kernel thread may not touch smaller user
@@ -70,6 +71,7 @@ pub struct QueuePair {
     config: QpConfig,
     /// Multicast groups it is in.
     pub(crate) groups: Vec<Membership>,
+    srq: ManuallyDrop<Option<SrqRef>>,
     send_cq: ManuallyDrop<Arc<CqInner>>,
     recv_cq: ManuallyDrop<Arc<CqInner>>,
 }
@@ -84,14 +86,22 @@ impl QueuePair {
         send_cq: &CqRef,
         recv_cq: &CqRef,
         config: &QpConfig,
+        srq: Option<&SrqRef>,
     ) -> Result<QueuePair> {
         let ctx = pd.context();
-        check(ctx, send_cq, recv_cq, config)?;
+        // With a shared receive queue it has none of its own.
+        let config =
+            &QpConfig { recv_depth: if srq.is_some() { 0 } else { config.recv_depth }, ..*config };
+        check(ctx, send_cq, recv_cq, config, srq.is_some())?;
         let serial = next_serial()?;
         let (send_cq, recv_cq) = (&send_cq.0, &recv_cq.0);
+        if let Some(srq) = srq {
+            srq.join(pd, recv_cq)?;
+        }
         reserve(send_cq, recv_cq, config)?;
-        let mut attr =
-            init_attr(send_cq, recv_cq, config, serial, inline_wanted(config, ctx.caps()));
+        let inline = inline_wanted(config, ctx.caps());
+        let raw_srq = srq.map_or(null_mut(), SrqRef::as_raw);
+        let mut attr = init_attr(send_cq, recv_cq, config, serial, inline, raw_srq);
         // SAFETY: PD and CQs are alive and of one context; the attributes are complete.
         let raw = unsafe { (ctx.0.verbs.create_qp)(pd.as_raw(), &mut attr) };
         let Some(raw) = NonNull::new(raw) else {
@@ -108,7 +118,8 @@ impl QueuePair {
         Ok(QueuePair {
             raw,
             can: 0,
-            ever: can::ever(config.kind, ctx.caps()),
+            ever: can::ever(config.kind, ctx.caps())
+                & if srq.is_some() { !can::CAN_RECV } else { !0 },
             state: QpState::Reset,
             small: SMALL.min(max_inline),
             max_inline: max_inline as usize,
@@ -127,6 +138,7 @@ impl QueuePair {
             serial,
             config: *config,
             groups: Vec::new(),
+            srq: ManuallyDrop::new(srq.cloned()),
             send_cq: ManuallyDrop::new(Arc::clone(send_cq)),
             recv_cq: ManuallyDrop::new(Arc::clone(recv_cq)),
         })
@@ -323,13 +335,22 @@ impl QueuePair {
 
     fn destroy(&mut self) -> Result<()> {
         self.leave_groups();
+        let number = self.qp_num();
         // SAFETY: the QP is alive; it is not used again after this, whatever the outcome.
         let rc = unsafe { (self.pd.ctx.0.verbs.destroy_qp)(self.raw.as_ptr()) };
         Error::check("ibv_destroy_qp", rc)?;
         let (sends, recvs) = self.flight.used();
         self.send_cq.bury(self.serial, self.config.send_depth, sends);
         self.recv_cq.bury(self.serial, self.config.receives(), recvs);
+        if self.srq.is_some() {
+            self.recv_cq.haunt(number);
+        }
         Ok(())
+    }
+
+    /// The shared receive queue it receives from.
+    pub fn srq(&self) -> Option<&SrqRef> {
+        self.srq.as_ref()
     }
 
     /// Most pieces that one read can scatter to.
@@ -350,6 +371,7 @@ impl QueuePair {
         // SAFETY: the caller promises that each is taken once.
         unsafe {
             let flight = ManuallyDrop::take(&mut self.flight);
+            ManuallyDrop::drop(&mut self.srq);
             ManuallyDrop::drop(&mut self.send_cq);
             ManuallyDrop::drop(&mut self.recv_cq);
             ManuallyDrop::drop(&mut self.made_in);

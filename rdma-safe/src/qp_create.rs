@@ -9,7 +9,7 @@ use crate::qp_attr::{QpConfig, QpKind};
 use crate::ring::{DEPTH_MAX, SERIAL_MAX};
 use crate::{Caps, Context};
 use rdma_sys::*;
-use std::ptr::{null_mut, without_provenance_mut};
+use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ fn serial_from(counter: &AtomicU64) -> Result<u64> {
             Error::refused(
                 "create_qp",
                 ErrorKind::Other,
-                "this process has used up its 2^40 queue pairs",
+                "this process has used up its 2^39 queue pairs",
             )
         })
 }
@@ -36,6 +36,7 @@ pub(crate) fn check(
     send_cq: &CqRef,
     recv_cq: &CqRef,
     config: &QpConfig,
+    shared: bool,
 ) -> Result<()> {
     if !send_cq.0.ctx.is_same(ctx) || !recv_cq.0.ctx.is_same(ctx) {
         return Err(Error::refused(
@@ -48,7 +49,7 @@ pub(crate) fn check(
     let max = ctx.attr().max_qp_wr.min(DEPTH_MAX);
     size("send queue", config.send_depth, max)?;
     size("send's pieces", config.max_send_sge, ctx.attr().max_sge)?;
-    if config.kind.has_receives() {
+    if config.kind.has_receives() && !shared {
         size("receive queue", config.recv_depth, max)?;
         size("receive's pieces", config.max_recv_sge, ctx.attr().max_sge)?;
     }
@@ -107,13 +108,14 @@ pub(crate) fn init_attr(
     config: &QpConfig,
     serial: u64,
     max_inline_data: u32,
+    srq: *mut ibv_srq,
 ) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         // Only a number: it names the queue pair in asynchronous events.
         qp_context: without_provenance_mut(serial as usize),
         send_cq: send_cq.raw.as_ptr(),
         recv_cq: recv_cq.raw.as_ptr(),
-        srq: null_mut(),
+        srq,
         cap: ibv_qp_cap {
             max_send_wr: config.send_depth,
             max_recv_wr: config.receives(),

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::ah::AddressHandle;
 use crate::payload::Payload;
 use crate::wc::Op;
 
@@ -54,7 +55,7 @@ pub(crate) fn is_send(id: u64) -> bool {
 }
 
 /// Whether an id is of a shared receive queue.
-#[cfg(test)]
+#[inline(always)]
 pub(crate) fn is_shared(id: u64) -> bool {
     id & KIND_MASK == SHARED_RECV
 }
@@ -123,6 +124,8 @@ pub(crate) struct InFlight {
     marks: Box<[(Mark, Op)]>,
     unsignalled: u32,
     reclaim_from: u32,
+    /// Receivers of datagrams.
+    held: Box<[Option<AddressHandle>]>,
 }
 
 impl InFlight {
@@ -133,11 +136,21 @@ impl InFlight {
 
     /// Tells that no receive is plain.
     pub(crate) fn with_datagrams(self) -> InFlight {
-        InFlight { lazy: self.lazy | DATAGRAMS, ..self }
+        let held = (0..self.send_depth).map(|_| None).collect();
+        InFlight { lazy: self.lazy | DATAGRAMS, held, ..self }
+    }
+
+    /// Keeps the receiver of the latest send until its entry names another one: so sends to the same receiver change no
+    /// count.
+    pub(crate) fn hold(&mut self, id: u64, to: &AddressHandle) {
+        if let Some(held) = self.held.get_mut((id & INDEX_MASK) as usize)
+            && held.as_ref().is_none_or(|h| !std::ptr::eq(h.as_raw(), to.as_raw()))
+        {
+            *held = Some(to.clone());
+        }
     }
 
     /// The table of a shared receive queue.
-    #[cfg(test)]
     pub(crate) fn shared(serial: u64, depth: u32) -> InFlight {
         InFlight::of(serial, 0, depth, SHARED_RECV)
     }
@@ -155,6 +168,7 @@ impl InFlight {
             marks: (0..send_depth).map(|_| (Mark::Signalled, Op::Send)).collect(),
             unsignalled: 0,
             reclaim_from: 0,
+            held: Box::default(),
         }
     }
 

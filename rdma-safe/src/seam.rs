@@ -46,6 +46,9 @@ verbs! {
     ack_cq_events(cq: *mut ibv_cq, count: c_uint) = ibv_ack_cq_events;
     create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp = ibv_create_qp;
     modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int = ibv_modify_qp;
+    create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq = ibv_create_srq;
+    modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int = ibv_modify_srq;
+    destroy_srq(srq: *mut ibv_srq) -> c_int = ibv_destroy_srq;
     destroy_qp(qp: *mut ibv_qp) -> c_int = ibv_destroy_qp;
     query_device_ex(context: *mut ibv_context, input: *const ibv_query_device_ex_input, attr: *mut ibv_device_attr_ex) -> c_int
         = ibv_query_device_ex;

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::ah::{GRH_SIZE, Origin};
 use crate::payload::Payload;
 use crate::ring::{self, Kind};
 use crate::slot::Slot;
@@ -166,11 +167,6 @@ impl Wc {
         self.0.wr_id == ring::NO_ID
     }
 
-    /// Immediate data as it was on the wire, or the invalidated key.
-    fn word(&self) -> u32 {
-        crate::post::wc_word(&self.0)
-    }
-
     #[inline(always)]
     pub(crate) fn spend(&mut self) {
         self.0.wr_id = ring::NO_ID;
@@ -193,38 +189,41 @@ impl fmt::Debug for Wc {
     }
 }
 
-/// Bytes in front of every received datagram (InfiniBand 1.2.1, 11.4.1.2).
-const GRH_SIZE: usize = 40;
-
 /// What a received message carried beside its bytes, and where it came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Extra {
     /// Immediate data in host order, or the key that the peer invalidated.
     word: u32,
-    src_qp: u32,
     qp_num: u32,
     flags: u8,
+    origin: Origin,
 }
 
 impl Extra {
     const IMM: u8 = 1;
     const INVALIDATED: u8 = 2;
-    const GRH: u8 = 4;
-    const DATAGRAM: u8 = 8;
+    const DATAGRAM: u8 = 4;
+    const SHARED: u8 = 8;
 
     /// Of a receive that worked.
     pub(crate) fn of(wc: &Wc, datagram: bool) -> Extra {
         let has = |flag: ibv_wc_flags| wc.0.wc_flags & flag.0 != 0;
-        let mut extra = Extra { src_qp: wc.0.src_qp, qp_num: wc.0.qp_num, ..Extra::default() };
+        let mut extra = Extra::default();
         if has(ibv_wc_flags::IBV_WC_WITH_IMM) {
             extra.flags |= Extra::IMM;
-            extra.word = u32::from_be(wc.word());
+            extra.word = u32::from_be(crate::post::wc_word(&wc.0));
         } else if has(ibv_wc_flags::IBV_WC_WITH_INV) {
             extra.flags |= Extra::INVALIDATED;
-            extra.word = wc.word();
+            extra.word = crate::post::wc_word(&wc.0);
         }
-        extra.flags |= if has(ibv_wc_flags::IBV_WC_GRH) { Extra::GRH } else { 0 };
-        extra.flags |= if datagram { Extra::DATAGRAM } else { 0 };
+        if datagram {
+            extra.flags |= Extra::DATAGRAM;
+            extra.origin = wc.origin();
+        }
+        if ring::is_shared(wc.0.wr_id) {
+            extra.flags |= Extra::SHARED;
+            extra.qp_num = wc.0.qp_num;
+        }
         extra
     }
 
@@ -242,23 +241,20 @@ impl Extra {
         self.flag(Extra::INVALIDATED).then_some(self.word)
     }
 
-    /// The sender of a datagram, by number.
-    pub fn src_qp(self) -> Option<u32> {
-        self.flag(Extra::DATAGRAM).then_some(self.src_qp)
+    /// Where a datagram came from.
+    pub fn origin(self) -> Option<Origin> {
+        self.flag(Extra::DATAGRAM).then_some(self.origin)
     }
 
-    /// Whether a datagram came with a global routing header, so that an answer can be addressed from it.
-    pub fn grh(self) -> bool {
-        self.flag(Extra::GRH)
+    /// The device's number of the queue pair over which a message came into a shared receive queue. Devices give the
+    /// number of a dead queue pair to the next one.
+    pub fn qp_num(self) -> Option<u32> {
+        self.flag(Extra::SHARED).then_some(self.qp_num)
     }
 
-    /// Of a receive from a shared queue: the device's number of the queue pair it came over. Devices reuse numbers.
-    pub fn qp_num(self) -> u32 {
-        self.qp_num
-    }
-
-    /// Bytes in front of the message: 40 for datagrams, whether they came with a header or not.
-    pub(crate) fn offset(self) -> usize {
+    /// Bytes in front of the message: 40 for datagrams, whether they came with a header or not (InfiniBand 1.2.1,
+    /// 11.4.1.2).
+    fn offset(self) -> usize {
         if self.flag(Extra::DATAGRAM) { GRH_SIZE } else { 0 }
     }
 }

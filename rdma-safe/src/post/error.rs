@@ -31,7 +31,7 @@ pub enum Why {
     /// The queue pair is not in a state for this: receives need INIT, sends an established connection.
     NotConnected,
     /// The kind of queue pair has no such operation: a datagram needs an address, UC has no reads, XRC has no receives
-    /// of its own.
+    /// of its own, and neither has what receives from a shared queue.
     WrongKind,
     /// The device has no such operation: see its [`Caps`](crate::Caps) for immediate data, atomics and windows.
     NotSupported,

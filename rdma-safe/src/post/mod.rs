@@ -12,7 +12,7 @@ mod request;
 
 pub use error::{BatchError, PostError, Why};
 pub use raw::{RawRequest, RawSge, RawVerb};
-pub(crate) use redeem::wc_word;
+pub(crate) use redeem::{received, settle, wc_word};
 pub use request::Request;
 
 use crate::can::{CAN_RECV, CAN_SEND, CAN_WRITE};
@@ -220,7 +220,7 @@ impl QueuePair {
         let of_kind = crate::can::ever(self.config().kind, crate::Caps::all());
         if self.state() == QpState::Error {
             Why::Broken
-        } else if of_kind & need == 0 {
+        } else if of_kind & need == 0 || (need == CAN_RECV && self.srq().is_some()) {
             Why::WrongKind
         } else if self.ever() & need == 0 {
             Why::NotSupported

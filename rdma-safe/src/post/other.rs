@@ -163,7 +163,12 @@ impl QueuePair {
             }
         }
         match self.flight.put_other(request.payload, request.op, signalled) {
-            Ok(id) => wr.wr_id = id,
+            Ok(id) => {
+                wr.wr_id = id;
+                if let Some((ah, ..)) = request.to {
+                    self.flight.hold(id, ah);
+                }
+            }
             Err(mut payload) => {
                 if let Some(window) = payload.as_mut().and_then(Payload::window) {
                     *window.pending = None;
@@ -235,6 +240,14 @@ impl QueuePair {
                 && matches!(self.config().kind, QpKind::Rc | QpKind::XrcSend));
         let inline_fits = !request.flags.contains(SendFlags::INLINE)
             || matches!(request.op, Op::Send | Op::Write);
+        if let Some((ah, ..)) = request.to {
+            if request.op != Op::Send {
+                return Err(Why::WrongRequest);
+            }
+            if !std::ptr::eq(ah.domain(), self.domain()) {
+                return Err(Why::WrongDomain);
+            }
+        }
         if both || !imm_fits || !inv_fits || !inline_fits {
             return Err(Why::WrongRequest);
         }
@@ -352,6 +365,7 @@ fn in_range(remote: RemoteRange, len: usize) -> std::result::Result<(), Why> {
 
 fn need(request: &Request<'_>) -> u8 {
     match request.op {
+        Op::Send if request.to.is_some() => CAN_SEND_TO,
         Op::Send if request.srq_num.is_some() => CAN_SEND_XRC,
         Op::Send => CAN_SEND,
         Op::Write => CAN_WRITE,
@@ -394,6 +408,10 @@ fn write_operands(request: &Request<'_>, wr: &mut ibv_send_wr) {
             rdma: ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
         },
     };
+    if let Some((ah, remote_qpn, remote_qkey)) = request.to {
+        wr.wr.ud =
+            ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: ah.as_raw(), remote_qpn, remote_qkey };
+    }
     if let Some(imm) = request.imm {
         wr.__bindgen_anon_1 = ibv_send_wr__bindgen_ty_1 { imm_data: imm.to_be() };
     } else if let Some(invalidate_rkey) = request.invalidate {

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::ah::AddressHandle;
 use crate::mr::{MemoryRegion, Region, Remote};
 use crate::mw::{MemoryWindow, WindowAccess};
 use crate::payload::Payload;
@@ -47,6 +48,8 @@ pub struct Request<'a> {
     pub(crate) imm: Option<u32>,
     pub(crate) invalidate: Option<u32>,
     pub(crate) srq_num: Option<u32>,
+    /// Receiver, its queue pair number and key.
+    pub(crate) to: Option<(&'a AddressHandle, u32, u32)>,
 }
 
 const NOWHERE: RemoteRange = RemoteRange { addr: 0, len: 0, rkey: 0 };
@@ -65,6 +68,7 @@ impl<'a> Request<'a> {
             imm: None,
             invalidate: None,
             srq_num: None,
+            to: None,
         }
     }
 
@@ -169,6 +173,14 @@ impl<'a> Request<'a> {
     /// Adds flags.
     pub fn flags(self, flags: SendFlags) -> Request<'a> {
         Request { flags: self.flags | flags, ..self }
+    }
+
+    /// Names the receiver of a datagram: its address, the number of its queue pair, and that one's Q key.
+    ///
+    /// The queue pair may hold the handle longer than the send is in flight: until the entry of its send queue is used
+    /// for another receiver, or it is closed.
+    pub fn to(self, to: &'a AddressHandle, qp_num: u32, qkey: u32) -> Request<'a> {
+        Request { to: Some((to, qp_num, qkey)), ..self }
     }
 
     /// Names the peer's shared receive queue, which sends and writes with immediate data need over XRC.

@@ -1,6 +1,6 @@
 //! The fake's message path.
 
-use super::{Request, State, lock, state_of};
+use super::{PIECES, Request, State, lock, state_of};
 use rdma_sys::*;
 use std::ffi::c_int;
 
@@ -9,44 +9,25 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: called through ibv_post_send with a live queue pair and a list of one request.
+    // SAFETY: called through ibv_post_send with a live queue pair and a list of complete requests.
     unsafe {
-        let wr = &*wr;
-        let has = |f: ibv_send_flags| wr.send_flags & f.0 != 0;
-        let mut r = Request {
-            wr_id: wr.wr_id,
-            addr: 0,
-            len: 0,
-            lkey: 0,
-            signalled: has(ibv_send_flags::IBV_SEND_SIGNALED),
-            inline: None,
-            write: wr.opcode == ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-        };
         let mut s = lock(state_of((*qp).context));
-        if !wr.next.is_null() {
-            s.violations.push("a list of requests".into());
-        }
-        if wr.send_flags & !0xf != 0 {
-            s.violations.push(format!("flags {:#x}", wr.send_flags));
-        }
-        if wr.num_sge == 1 {
-            let sge = *wr.sg_list;
-            (r.addr, r.len, r.lkey) = (sge.addr, sge.length, sge.lkey);
-            if sge.length <= 32 && !has(ibv_send_flags::IBV_SEND_INLINE) {
-                s.violations.push(format!("{} bytes not inline", sge.length));
+        let faults = s.faults;
+        let (mut next, mut at) = (wr, 0);
+        s.doorbells.0 += 1;
+        while !next.is_null() {
+            if faults.list_fails_at == Some(at) {
+                *bad = next;
+                return if faults.list_lies { 0 } else { libc::ENOMEM };
             }
+            let r = read_send(&mut s, &*next);
+            s.doorbells.1 += 1;
+            if let Some(q) = s.qps.get_mut(&(*qp).qp_num) {
+                q.sends.push_back(r);
+            }
+            (next, at) = ((*next).next, at + 1);
         }
-        if has(ibv_send_flags::IBV_SEND_INLINE) {
-            let mut copy = [0; 64];
-            let from = std::slice::from_raw_parts(r.addr as *const u8, r.len as usize);
-            copy[..from.len()].copy_from_slice(from);
-            r.inline = Some(copy);
-        }
-        let fails = s.faults.post_send_fails;
-        if let Some(q) = s.qps.get_mut(&(*qp).qp_num) {
-            q.sends.push_back(r);
-        }
-        if fails {
+        if faults.post_send_fails {
             *bad = std::ptr::null_mut();
             *libc::__errno_location() = libc::ENOTCONN;
             return -1;
@@ -55,31 +36,118 @@ pub(super) unsafe extern "C" fn post_send(
     }
 }
 
+/// # Safety
+/// A complete request, as for ibv_post_send.
+unsafe fn read_send(s: &mut State, wr: &ibv_send_wr) -> Request {
+    use ibv_wr_opcode as o;
+    let has = |f: ibv_send_flags| wr.send_flags & f.0 != 0;
+    let inline = has(ibv_send_flags::IBV_SEND_INLINE);
+    if wr.send_flags & !0xf != 0 {
+        s.violations.push(format!("flags {:#x}", wr.send_flags));
+    }
+    // SAFETY: the caller's promise.
+    let mut r = unsafe { read_pieces(s, wr.wr_id, wr.sg_list, wr.num_sge) };
+    let sends = [o::IBV_WR_SEND, o::IBV_WR_SEND_WITH_IMM, o::IBV_WR_SEND_WITH_INV];
+    let source = sends.contains(&wr.opcode)
+        || [o::IBV_WR_RDMA_WRITE, o::IBV_WR_RDMA_WRITE_WITH_IMM].contains(&wr.opcode);
+    let total = r.len();
+    if source && total > 0 && total <= 32 && !inline {
+        s.violations.push(format!("{total} bytes not inline"));
+    }
+    if inline && !source {
+        s.violations.push("an inline sink".into());
+    }
+    if inline {
+        let mut copy = [0; 64];
+        let mut rest = &mut copy[..];
+        for p in &r.pieces[..r.count] {
+            let (now, later) = rest.split_at_mut(p.length as usize);
+            // SAFETY: the caller's promise.
+            now.copy_from_slice(unsafe {
+                std::slice::from_raw_parts(p.addr as *const u8, p.length as usize)
+            });
+            rest = later;
+        }
+        r.inline = Some(copy);
+    }
+    r.signalled = has(ibv_send_flags::IBV_SEND_SIGNALED);
+    r.opcode = wr.opcode;
+    // SAFETY: the opcode says which member counts; all are plain numbers.
+    unsafe {
+        r.word = wr.__bindgen_anon_1.imm_data;
+        r.remote = match wr.opcode {
+            o::IBV_WR_ATOMIC_CMP_AND_SWP | o::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                let a = wr.wr.atomic;
+                (a.remote_addr, a.rkey, a.compare_add, a.swap)
+            }
+            _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey, 0, 0),
+        };
+    }
+    r
+}
+
+/// # Safety
+/// `count` elements.
+pub(super) unsafe fn read_pieces(
+    s: &mut State,
+    wr_id: u64,
+    list: *const ibv_sge,
+    count: c_int,
+) -> Request {
+    let mut r = Request {
+        wr_id,
+        pieces: [ibv_sge::default(); PIECES],
+        count: (count as usize).min(PIECES),
+        signalled: true,
+        inline: None,
+        opcode: ibv_wr_opcode::IBV_WR_SEND,
+        remote: (0, 0, 0, 0),
+        word: 0,
+    };
+    if count as usize > PIECES {
+        s.violations.push(format!("{count} pieces"));
+    }
+    for i in 0..r.count {
+        // SAFETY: the caller's promise.
+        r.pieces[i] = unsafe { *list.add(i) };
+        if r.pieces[i].length == 0 {
+            s.violations.push("an empty piece".into());
+        }
+    }
+    r
+}
+
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
-    _bad: *mut *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: called through ibv_post_recv with a live queue pair and a list of one request with one element.
+    // SAFETY: called through ibv_post_recv with a live queue pair and a list of requests.
     unsafe {
-        let sge = *(*wr).sg_list;
         let mut s = lock(state_of((*qp).context));
-        if sge.length == 0 {
-            s.violations.push("an empty receive".into());
+        let faults = s.faults;
+        let number = (*qp).qp_num;
+        if s.qps.get(&number).is_some_and(|q| q.srq != 0) {
+            s.violations.push("a receive on a queue pair with a shared queue".into());
         }
-        let fails = s.faults.post_recv_fails;
-        if let Some(q) = s.qps.get_mut(&(*qp).qp_num) {
-            q.recvs.push_back(Request {
-                wr_id: (*wr).wr_id,
-                addr: sge.addr,
-                len: sge.length,
-                lkey: sge.lkey,
-                signalled: true,
-                inline: None,
-                write: false,
-            });
+        s.doorbells.0 += 1;
+        let (mut next, mut at) = (wr, 0);
+        while !next.is_null() {
+            if faults.list_fails_at == Some(at) {
+                *bad = next;
+                return if faults.list_lies { 0 } else { libc::ENOMEM };
+            }
+            let r = read_pieces(&mut s, (*next).wr_id, (*next).sg_list, (*next).num_sge);
+            s.doorbells.1 += 1;
+            if r.count == 0 {
+                s.violations.push("an empty receive".into());
+            }
+            if let Some(q) = s.qps.get_mut(&number) {
+                q.recvs.push_back(r);
+            }
+            (next, at) = ((*next).next, at + 1);
         }
-        if fails { libc::EINVAL } else { 0 }
+        if faults.post_recv_fails { libc::EINVAL } else { 0 }
     }
 }
 
@@ -120,17 +188,27 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     0
 }
 
+impl Request {
+    pub(super) fn len(&self) -> u64 {
+        self.pieces[..self.count].iter().map(|p| u64::from(p.length)).sum()
+    }
+}
+
 impl State {
     /// One completion, as a device writes it: what is invalid on errors is garbage.
-    fn complete(&mut self, cq: usize, qp_num: u32, wr_id: u64, status: u32, byte_len: u32) {
+    pub(super) fn complete(&mut self, cq: usize, qp_num: u32, wr_id: u64, status: u32, len: u32) {
         let wc = ibv_wc {
             wr_id,
             status: ibv_wc_status(status),
             opcode: ibv_wc_opcode(0xdead),
-            byte_len,
+            byte_len: len,
             qp_num,
             ..ibv_wc::default()
         };
+        self.complete_with(cq, wc);
+    }
+
+    pub(super) fn complete_with(&mut self, cq: usize, wc: ibv_wc) {
         self.latest = Some((cq, wc));
         let times = if self.faults.duplicate { 2 } else { 1 };
         let Some(q) = self.cqs.get_mut(&cq) else { return };
@@ -143,17 +221,6 @@ impl State {
         self.notify(cq);
     }
 
-    fn registered(&mut self, r: &Request) -> bool {
-        let ok = self
-            .mrs
-            .get(&r.lkey)
-            .is_some_and(|m| r.addr >= m.start && r.addr + u64::from(r.len) <= m.start + m.len);
-        if !ok {
-            self.violations.push(format!("access to {} bytes that are not registered", r.len));
-        }
-        ok
-    }
-
     pub(super) fn progress(&mut self) -> usize {
         let mut moved = 0;
         let numbers: Vec<u32> = self.qps.keys().copied().collect();
@@ -163,44 +230,6 @@ impl State {
             }
         }
         moved
-    }
-
-    /// Moves one message of this queue pair, if it can.
-    pub(super) fn step(&mut self, n: u32) -> Option<()> {
-        let q = self.qps.get(&n).filter(|q| !q.failed)?;
-        let peer = q.peer?;
-        let q_send_cq = q.send_cq;
-        let send = *q.sends.front()?;
-        if send.write {
-            // Only empty ones are known here: they touch nothing and take no receive.
-            self.qps.get_mut(&n)?.sends.pop_front();
-            self.complete(q_send_cq, n, send.wr_id, 0, 0);
-            return Some(());
-        }
-        let recv = *self.qps.get(&peer).filter(|p| !p.failed)?.recvs.front()?;
-        let fits = send.len <= recv.len;
-        let mut ok = self.registered(&recv);
-        if send.inline.is_none() && send.len > 0 {
-            ok &= self.registered(&send);
-        }
-        if ok && fits {
-            let from = match &send.inline {
-                Some(copy) => copy.as_ptr(),
-                None => send.addr as *const u8,
-            };
-            // SAFETY: both were just found registered (inline data is a copy of ours), and registered memory is mapped.
-            unsafe { std::ptr::copy(from, recv.addr as *mut u8, send.len as usize) };
-        }
-        let (send_cq, recv_cq) = (self.qps[&n].send_cq, self.qps[&peer].recv_cq);
-        self.qps.get_mut(&n)?.sends.pop_front();
-        self.qps.get_mut(&peer)?.recvs.pop_front();
-        let status = if fits { self.faults.status } else { 1 };
-        let len = if self.faults.byte_len != 0 { self.faults.byte_len } else { send.len };
-        self.complete(recv_cq, peer, recv.wr_id, status, len);
-        if send.signalled || status != 0 {
-            self.complete(send_cq, n, send.wr_id, status, 0xdead_beef);
-        }
-        Some(())
     }
 
     /// Flushes all a queue pair holds.
@@ -233,7 +262,9 @@ impl State {
     /// Whether the device may still touch any byte of these addresses.
     pub(crate) fn owns_range(&self, range: std::ops::Range<usize>) -> bool {
         let (lo, hi) = (range.start as u64, range.end as u64);
-        let hit = |r: &Request| r.inline.is_none() && r.addr < hi && lo < r.addr + u64::from(r.len);
+        let piece = |p: &ibv_sge| p.addr < hi && lo < p.addr + u64::from(p.length);
+        let hit = |r: &Request| r.inline.is_none() && r.pieces[..r.count].iter().any(piece);
         self.qps.values().any(|q| q.sends.iter().chain(&q.recvs).any(hit))
+            || self.srqs.values().any(|q| q.recvs.iter().any(hit))
     }
 }

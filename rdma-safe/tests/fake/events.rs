@@ -260,6 +260,17 @@ impl Fake {
     }
 }
 
+impl super::State {
+    /// Raises the limit event of a shared receive queue.
+    pub(super) fn raise_srq_limit(&mut self, raw: usize) {
+        let element =
+            ibv_async_event__bindgen_ty_1 { srq: std::ptr::with_exposed_provenance_mut(raw) };
+        let event_type = ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED;
+        self.asynchronous.pending.push_back(Pending(ibv_async_event { event_type, element }, raw));
+        raise(self.asynchronous.fd);
+    }
+}
+
 impl Drop for FakeContext {
     fn drop(&mut self) {
         // SAFETY: opened in Fake::open, closed once.

@@ -15,6 +15,7 @@ mod events;
 pub(crate) mod kinds;
 pub(crate) mod more;
 mod objects;
+mod transfer;
 
 use rdma_safe::Context;
 use rdma_safe::seam::Verbs;
@@ -53,19 +54,31 @@ pub(crate) struct Faults {
     pub(crate) poll_fails: i32,
     /// `destroy_comp_channel` fails and the channel stays.
     pub(crate) destroy_channel_fails: bool,
+    /// Posting a list fails at this request: those before it are posted.
+    pub(crate) list_fails_at: Option<usize>,
+    /// And the call returns 0 all the same (siw).
+    pub(crate) list_lies: bool,
+    /// `destroy_srq` fails with this errno and the queue stays.
+    pub(crate) destroy_srq_fails: i32,
     /// Every set-up and tear-down call fails with this errno (EIO: the device was removed).
     pub(crate) gone: i32,
 }
 
+/// Pieces one request can have.
+const PIECES: usize = 6;
+
 #[derive(Clone, Copy)]
 struct Request {
     wr_id: u64,
-    addr: u64,
-    len: u32,
-    lkey: u32,
+    pieces: [ibv_sge; PIECES],
+    count: usize,
     signalled: bool,
     inline: Option<[u8; 64]>,
-    write: bool,
+    opcode: ibv_wr_opcode,
+    /// Remote address, key, and the two operands of an atomic.
+    remote: (u64, u32, u64, u64),
+    /// Immediate data as on the wire, or a key to invalidate.
+    word: u32,
 }
 
 #[derive(Default)]
@@ -76,6 +89,8 @@ struct Qp {
     sends: VecDeque<Request>,
     recvs: VecDeque<Request>,
     failed: bool,
+    /// Address of its shared receive queue; 0 for none.
+    srq: usize,
     /// Address of the `ibv_qp`.
     raw: usize,
 }
@@ -111,6 +126,9 @@ pub(crate) struct State {
     channels: BTreeMap<usize, events::Channel>,
     asynchronous: events::Async,
     pub(crate) more: more::More,
+    srqs: BTreeMap<usize, transfer::Srq>,
+    /// Calls of post_send and post_recv, and requests in them.
+    pub(crate) doorbells: (usize, usize),
     next_key: u32,
     /// What is not about reliable connections.
     pub(crate) kinds: kinds::Kinds,
@@ -173,6 +191,7 @@ impl Fake {
             post_recv: Some(data::post_recv),
             poll_cq: Some(data::poll_cq),
             req_notify_cq: Some(data::req_notify_cq),
+            post_srq_recv: Some(transfer::post_srq_recv),
             ..ibv_context_ops::default()
         };
         let async_fd = events::counter();
@@ -239,6 +258,11 @@ impl State {
     /// Queue pairs, completion queues, regions and domains that exist.
     pub(crate) fn alive(&self) -> (usize, usize, usize, u32) {
         (self.qps.len(), self.cqs.len(), self.mrs.len(), self.pds)
+    }
+
+    /// Shared receive queues that exist.
+    pub(crate) fn srqs_alive(&self) -> usize {
+        self.srqs.len()
     }
 
     /// Completion channels that exist.

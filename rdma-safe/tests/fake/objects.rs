@@ -1,8 +1,8 @@
 //! The fake's objects: made, destroyed, and refused to be destroyed while in use.
 
 use super::events::*;
-use super::more;
 use super::{Cq, FakeContext, Mr, Qp, kinds, lock, state_of};
+use super::{more, transfer};
 use rdma_safe::seam::Verbs;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
@@ -26,6 +26,9 @@ pub(super) const VERBS: Verbs = Verbs {
     create_qp,
     modify_qp: kinds::modify_qp,
     destroy_qp,
+    create_srq: transfer::create_srq,
+    modify_srq: transfer::modify_srq,
+    destroy_srq: transfer::destroy_srq,
     query_device_ex: more::query_device_ex,
     query_gid_ex: more::query_gid_ex,
     query_gid_table: more::query_gid_table,
@@ -84,11 +87,18 @@ unsafe fn close_device(ctx: *mut ibv_context) -> c_int {
 unsafe fn query_device(ctx: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: the caller passes a writable struct.
     let a = unsafe { &mut *attr };
-    *a = lock(state_of(ctx)).more.attr.orig_attr;
+    let s = lock(state_of(ctx));
+    *a = s.more.attr.orig_attr;
+    let infiniband = s.infiniband;
     if a.vendor_id == 0 {
         (a.vendor_id, a.vendor_part_id) = (rdma_safe::quirks::VENDOR_SIW, 1);
     }
-    (a.phys_port_cnt, a.max_sge) = (1, 6);
+    (a.phys_port_cnt, a.max_sge, a.max_sge_rd) = (1, 6, 3);
+    (a.max_srq, a.max_srq_wr, a.max_srq_sge) = (16, 1 << 12, 1);
+    if infiniband {
+        a.max_mw = 16;
+        a.atomic_cap = ibv_atomic_cap::IBV_ATOMIC_HCA;
+    }
     (a.max_qp_wr, a.max_cqe, a.max_qp) = (1 << 14, 1 << 20, 1 << 16);
     0
 }
@@ -233,7 +243,9 @@ unsafe fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp
     };
     let raw = Box::into_raw(Box::new(qp));
     s.kinds.born(n, attr.qp_type, attr.cap);
-    s.qps.insert(n, Qp { send_cq, recv_cq, raw: raw.expose_provenance(), ..Qp::default() });
+    let srq = attr.srq.addr();
+    s.join_srq(srq, 1);
+    s.qps.insert(n, Qp { send_cq, recv_cq, srq, raw: raw.expose_provenance(), ..Qp::default() });
     raw
 }
 
@@ -259,6 +271,7 @@ unsafe fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         s.violations.push("destroy of a dead queue pair".into());
         return libc::EINVAL;
     };
+    s.join_srq(q.srq, -1);
     for cq in [q.send_cq, q.recv_cq] {
         if let Some(c) = s.cqs.get_mut(&cq) {
             c.users -= 1;

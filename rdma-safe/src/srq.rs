@@ -1,0 +1,371 @@
+//! Shared receive queues: one pool of receives for many queue pairs.
+
+use crate::caps::Caps;
+use crate::cq::CqInner;
+use crate::error::{Error, ErrorKind, Result, errno_of};
+use crate::payload::Payload;
+use crate::pd::{PdInner, ProtectionDomain};
+use crate::post::{BatchError, PostError, Why, received, settle};
+use crate::qp_create::next_serial;
+use crate::ring::{DEPTH_MAX, InFlight};
+use crate::slot::{Slot, Wire};
+use crate::wc::{Done, Wc};
+use rdma_sys::*;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Receives handed to the device at once.
+const CHUNK: usize = 16;
+
+struct SrqInner {
+    raw: NonNull<ibv_srq>,
+    serial: u64,
+    depth: u32,
+    pd: ManuallyDrop<Arc<PdInner>>,
+    /// Completion queues whose depth it has booked.
+    booked: Mutex<Vec<Arc<CqInner>>>,
+    /// What it still owned when its handle was dropped: queue pairs may still receive into it.
+    left: Mutex<Option<InFlight>>,
+}
+
+// SAFETY: libibverbs serialises calls on a shared receive queue; our own state is behind mutexes.
+unsafe impl Send for SrqInner {}
+// SAFETY: as above.
+unsafe impl Sync for SrqInner {}
+
+impl SrqInner {
+    /// Destroys it. Only when no queue pair is on it.
+    fn destroy(&self) -> Result<()> {
+        // SAFETY: every queue pair on it holds an Arc, so none is left; it is not used again, whatever the outcome.
+        let rc = unsafe { (self.pd.ctx.0.verbs.destroy_srq)(self.raw.as_ptr()) };
+        Error::check("ibv_destroy_srq", rc)?;
+        let mut booked = self.booked.lock().unwrap_or_else(PoisonError::into_inner);
+        for cq in booked.drain(..) {
+            cq.bury(self.serial, self.depth, self.depth);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        // `close` has taken what was left and destroyed it.
+        let Some(left) = left else { return };
+        match self.destroy() {
+            // SAFETY: dropped once, here.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.pd) },
+            // The device may still write: everything stays where it is.
+            Err(_) => std::mem::forget(left),
+        }
+    }
+}
+
+/// Names a shared receive queue for making queue pairs on it, from any thread. The queue is destroyed when its handle,
+/// all names and all queue pairs are gone.
+#[derive(Clone)]
+pub struct SrqRef(Arc<SrqInner>);
+
+static_assertions::assert_impl_all!(SrqRef: Clone, Send, Sync);
+
+impl SrqRef {
+    /// A number no other shared receive queue or queue pair of this process has or will have.
+    pub fn serial(&self) -> u64 {
+        self.0.serial
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut ibv_srq {
+        self.0.raw.as_ptr()
+    }
+
+    /// Books its completions on a queue that a new queue pair will use.
+    pub(crate) fn join(&self, pd: &ProtectionDomain, cq: &Arc<CqInner>) -> Result<()> {
+        if !Arc::ptr_eq(&self.0.pd, &pd.0) {
+            return Err(Error::refused(
+                "create_qp",
+                ErrorKind::WrongContext,
+                "the shared receive queue belongs to another protection domain",
+            ));
+        }
+        let mut booked = self.0.booked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !booked.iter().any(|b| Arc::ptr_eq(b, cq)) {
+            cq.reserve(self.0.depth)?;
+            cq.born(self.0.serial);
+            booked.push(Arc::clone(cq));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SrqRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SrqRef({}, depth {})", self.0.serial, self.0.depth)
+    }
+}
+
+/// A shared receive queue and the right to post to it. `Send`.
+///
+/// A slot that a failed queue pair had taken and not completed stays with the queue until that is closed: devices need
+/// not tell.
+pub struct SharedReceiveQueue {
+    inner: ManuallyDrop<SrqRef>,
+    flight: ManuallyDrop<InFlight>,
+    post_op: unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
+    failed: bool,
+}
+
+static_assertions::assert_impl_all!(SharedReceiveQueue: Send);
+
+unsafe extern "C" fn no_post(
+    _: *mut ibv_srq,
+    _: *mut ibv_recv_wr,
+    _: *mut *mut ibv_recv_wr,
+) -> i32 {
+    libc::EOPNOTSUPP
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(pd: &ProtectionDomain, depth: u32) -> Result<SharedReceiveQueue> {
+        let refused = |kind, why: String| Err(Error::refused("create_srq", kind, why));
+        let ctx = pd.context();
+        if !ctx.caps().contains(Caps::SRQ) {
+            return refused(
+                ErrorKind::Unsupported,
+                "this device has no shared receive queues".into(),
+            );
+        }
+        let max = ctx.attr().max_srq_wr.min(DEPTH_MAX);
+        if !(1..=max).contains(&depth) {
+            let why = format!("a depth of {depth} is not between 1 and this device's {max}");
+            return refused(ErrorKind::InvalidArgument, why);
+        }
+        let serial = next_serial()?;
+        let mut attr = ibv_srq_init_attr {
+            // Only a number: it names the queue in asynchronous events.
+            srq_context: without_provenance_mut(serial as usize),
+            attr: ibv_srq_attr { max_wr: depth, max_sge: 1, srq_limit: 0 },
+        };
+        // SAFETY: the PD is alive, the attributes are complete.
+        let raw = unsafe { (ctx.0.verbs.create_srq)(pd.as_raw(), &mut attr) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
+        // SAFETY: the context is open.
+        let post_op = unsafe { (*ctx.as_raw()).ops.post_srq_recv }.unwrap_or(no_post);
+        let inner = SrqInner {
+            raw,
+            serial,
+            depth,
+            pd: ManuallyDrop::new(Arc::clone(&pd.0)),
+            booked: Mutex::default(),
+            left: Mutex::default(),
+        };
+        Ok(SharedReceiveQueue {
+            inner: ManuallyDrop::new(SrqRef(Arc::new(inner))),
+            flight: ManuallyDrop::new(InFlight::shared(serial, depth)),
+            post_op,
+            failed: false,
+        })
+    }
+
+    /// A handle to make queue pairs on it ([`ProtectionDomain::create_qp_on_srq`]).
+    pub fn srq_ref(&self) -> SrqRef {
+        SrqRef::clone(&self.inner)
+    }
+
+    /// A number no other shared receive queue or queue pair of this process has or will have; it names the queue in
+    /// events and completions.
+    pub fn serial(&self) -> u64 {
+        self.inner.serial()
+    }
+
+    /// Receives posted and not yet redeemed. Walks the queue.
+    pub fn in_flight(&self) -> usize {
+        self.flight.used().1 as usize
+    }
+
+    /// Receives that can still be posted. Walks the queue.
+    pub fn room(&self) -> usize {
+        self.flight.room().1 as usize
+    }
+
+    /// Posts a receive into the whole slot (ibv_post_srq_recv(3)). No state is needed.
+    ///
+    /// # Errors
+    /// [`PostError`] with the slot: [`Why::Full`], [`Why::WrongDomain`], [`Why::Broken`]; without when the device
+    /// failed, which keeps the slot until the queue is closed, and takes no more.
+    #[inline]
+    pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
+        let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
+        let wr_id = self.put(slot)?;
+        let mut sge = ibv_sge { addr, length, lkey };
+        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
+        let mut bad = null_mut();
+        // SAFETY: the queue is alive; the slot is in the table, from where only the completion or the destruction takes
+        // it.
+        match unsafe { (self.post_op)(self.inner.as_raw(), &mut wr, &mut bad) } {
+            0 if bad.is_null() => Ok(()),
+            rc => Err(self.broke(rc)),
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, slot: Slot) -> std::result::Result<u64, PostError> {
+        if self.failed || !slot.is_of(Arc::as_ptr(&self.inner.0.pd)) {
+            let why = if self.failed { Why::Broken } else { Why::WrongDomain };
+            return Err(PostError::of_slot(why, Some(slot)));
+        }
+        let put = self.flight.put_recv(slot.into());
+        put.map_err(|payload| PostError::of(Why::Full, Some(payload)))
+    }
+
+    #[cold]
+    fn broke(&mut self, rc: i32) -> PostError {
+        self.failed = true;
+        let errno = if rc == 0 { libc::ENOMEM } else { errno_of(rc) };
+        PostError::of_slot(Why::Device(errno), None)
+    }
+
+    /// Posts receives in order, with one call for up to 16 of them, and returns how many. Allocates nothing.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_recv_batch`](crate::QueuePair::post_recv_batch).
+    pub fn post_recv_batch(
+        &mut self,
+        slots: impl IntoIterator<Item = Slot>,
+    ) -> std::result::Result<usize, BatchError> {
+        let mut slots = slots.into_iter();
+        let mut posted = 0;
+        loop {
+            let mut sges = [ibv_sge::default(); CHUNK];
+            let mut wrs = [ibv_recv_wr::default(); CHUNK];
+            let (mut n, mut end) = (0, None);
+            for (wr, sge) in wrs.iter_mut().zip(&mut sges) {
+                let Some(slot) = slots.next() else {
+                    end = Some(Ok(()));
+                    break;
+                };
+                let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
+                match self.put(slot) {
+                    Ok(wr_id) => {
+                        *sge = ibv_sge { addr, length, lkey };
+                        *wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sge, num_sge: 1 };
+                        n += 1;
+                    }
+                    Err(e) => {
+                        end = Some(Err(e));
+                        break;
+                    }
+                }
+            }
+            self.ring(wrs.get_mut(..n).unwrap_or_default())
+                .map_err(|e| BatchError { posted: posted + e.posted, ..e })?;
+            posted += n;
+            match end {
+                None => {}
+                Some(Ok(())) => return Ok(posted),
+                Some(Err(error)) => return Err(BatchError { posted, error, unseen: Vec::new() }),
+            }
+        }
+    }
+
+    fn ring(&mut self, wrs: &mut [ibv_recv_wr]) -> std::result::Result<(), BatchError> {
+        let mut next = null_mut();
+        for wr in wrs.iter_mut().rev() {
+            wr.next = next;
+            next = wr;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let mut bad = null_mut();
+        // SAFETY: the queue is alive, the list is of complete requests; the slots are in the table.
+        let rc = unsafe { (self.post_op)(self.inner.as_raw(), next, &mut bad) };
+        if rc == 0 && bad.is_null() {
+            return Ok(());
+        }
+        let at = wrs.iter().position(|wr| std::ptr::eq(wr, bad));
+        let unseen = self.flight.unput_recvs(at.map_or(0, |at| wrs.len() - at - 1));
+        Err(BatchError { posted: at.unwrap_or(0), error: self.broke(rc), unseen })
+    }
+
+    /// Redeems a completion, once. `None` when it is not this queue's, stale, or spent; a live one keeps its worth then.
+    ///
+    /// [`Extra::qp_num`](crate::Extra::qp_num) tells over which queue pair it came.
+    #[inline]
+    pub fn complete(&mut self, wc: &mut Wc) -> Option<Done> {
+        let id = wc.0.wr_id;
+        let payload = self.flight.redeem(id)?;
+        let mut done = settle(&self.flight, id, payload, wc, false);
+        if done.status.is_ok() && done.op == crate::Op::Recv {
+            done.byte_len = received(&done.slot, wc);
+        }
+        wc.spend();
+        Some(done)
+    }
+
+    /// Asks for one event ([`SrqEvent::LimitReached`](crate::SrqEvent::LimitReached)) when fewer than `limit` receives
+    /// are left (ibv_modify_srq(3)). One event for each call.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a limit of 0 or more than the depth, else the errno of the
+    /// call.
+    pub fn arm_limit(&mut self, limit: u32) -> Result<()> {
+        if !(1..=self.inner.0.depth).contains(&limit) {
+            return Err(Error::refused(
+                "ibv_modify_srq",
+                ErrorKind::InvalidArgument,
+                format!("a limit of {limit} for a queue of {}", self.inner.0.depth),
+            ));
+        }
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0.cast_signed();
+        let modify = self.inner.0.pd.ctx.0.verbs.modify_srq;
+        // SAFETY: the queue is alive, the attributes are complete.
+        Error::check("ibv_modify_srq", unsafe { modify(self.inner.as_raw(), &mut attr, mask) })
+    }
+
+    /// Destroys the queue and gives back every slot it still had.
+    ///
+    /// # Errors
+    /// [`Busy`](ErrorKind::Busy) and itself while a queue pair or another handle is on it. When the destroy fails, queue
+    /// and slots are leaked.
+    #[allow(clippy::result_large_err)] // the queue must come back, and this is not the message path
+    pub fn close(self) -> std::result::Result<Vec<Slot>, (Option<SharedReceiveQueue>, Error)> {
+        let mut me = ManuallyDrop::new(self);
+        if Arc::get_mut(&mut me.inner.0).is_none() {
+            let why = "a queue pair or a handle is still on it";
+            let e = Error::refused("ibv_destroy_srq", ErrorKind::Busy, why);
+            return Err((Some(ManuallyDrop::into_inner(me)), e));
+        }
+        if let Err(e) = me.inner.0.destroy() {
+            return Err((None, e));
+        }
+        // SAFETY: `me` is never dropped, so each is taken once; the queue is destroyed, and its Drop finds nothing left.
+        unsafe {
+            let flight = ManuallyDrop::take(&mut me.flight);
+            let mut inner = ManuallyDrop::take(&mut me.inner);
+            if let Some(inner) = Arc::get_mut(&mut inner.0) {
+                ManuallyDrop::drop(&mut inner.pd);
+            }
+            Ok(flight.into_payloads().filter_map(|p: Payload| p.into_slot().ok()).collect())
+        }
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: dropped once; what is in flight goes to the inner part, which frees it after the destruction.
+        unsafe {
+            let flight = ManuallyDrop::take(&mut self.flight);
+            *self.inner.0.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(flight);
+            ManuallyDrop::drop(&mut self.inner);
+        }
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedReceiveQueue({:?}, {} in flight)", *self.inner, self.in_flight())
+    }
+}
