@@ -248,6 +248,36 @@ impl EventChannel {
         self.turned_away
     }
 
+    /// Reads the events that are there, until there are none, and keeps them; whether there were any.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn read_all(&mut self) -> Result<bool> {
+        self.reap();
+        let mut any = false;
+        // "None" is EAGAIN: a non-blocking read of this channel never waits, and so is never interrupted.
+        while let Some(copied) = self.raw.read()? {
+            if let Some(event) = self.digest(copied) {
+                self.put_off(event);
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// The first event that was read and that `wanted` picks.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn take_matching(&mut self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+        self.reap();
+        let at = self.pending.iter().position(wanted)?;
+        self.pending.remove(at)
+    }
+
+    /// Whether dropping the channel would block.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn drop_blocks(&mut self) -> bool {
+        self.reap();
+        self.slots.iter().filter_map(|slot| slot.entry.as_ref()).any(Entry::blocks)
+    }
+
     fn check_cancelled(&self) -> Result<()> {
         if self.token.is_cancelled() {
             return Err(Error::Cancelled { op: "waiting for connection events" });

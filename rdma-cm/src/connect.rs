@@ -59,10 +59,20 @@ impl EventChannel {
         params: &ConnParams,
         timeout: Duration,
     ) -> Result<Connecting, ConnectError> {
-        const OP: &str = "connect";
         let deadline = channel::deadline(timeout);
-        let token = self.cancel_token();
-        if token.is_cancelled() {
+        let prepared = self.prepare_connect(connector, qp, params)?;
+        self.send_request(prepared, deadline, timeout)
+    }
+
+    /// The part of [`begin_connect`](Self::begin_connect) that needs the queue pair, and does not block.
+    pub(crate) fn prepare_connect(
+        &mut self,
+        connector: Connector,
+        qp: &mut QueuePair,
+        params: &ConnParams,
+    ) -> Result<Prepared, ConnectError> {
+        const OP: &str = "connect";
+        if self.cancel_token().is_cancelled() {
             return Err(ConnectError::Cancelled);
         }
         let (entry, device) = self.entry_on_device(connector.key(), OP)?;
@@ -74,8 +84,21 @@ impl EventChannel {
         if qp::is_reset(qp) {
             qp::init(&entry.raw, qp)?;
         }
+        let (params, qp_num) = (params.clone(), qp.qp_num());
+        Ok(Prepared { connector, params, qp_num, iwarp: device.iwarp })
+    }
+
+    /// The part of [`begin_connect`](Self::begin_connect) that may block.
+    pub(crate) fn send_request(
+        &mut self,
+        prepared: Prepared,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Connecting, ConnectError> {
+        let token = self.cancel_token();
+        let Prepared { connector, params, qp_num, iwarp } = prepared;
+        let (entry, _) = self.entry_on_device(connector.key(), "connect")?;
         let raw = &entry.raw;
-        let qp_num = qp.qp_num();
         interruptible(&token, deadline, || {
             loop {
                 let sent = raw.connect(params.to_raw(qp_num));
@@ -95,7 +118,7 @@ impl EventChannel {
         })??;
         entry.phase = Phase::Connecting;
         let handle = connector.handle;
-        Ok(Connecting { handle, iwarp: device.iwarp, min_rnr_timer: params.min_rnr_timer })
+        Ok(Connecting { handle, iwarp, min_rnr_timer: params.min_rnr_timer })
     }
 
     /// Waits for the answer to a request and finishes the connection.
@@ -135,6 +158,18 @@ impl EventChannel {
         qp: &mut QueuePair,
         event: Event,
     ) -> Result<Answer, ConnectError> {
+        const SOON: Duration = Duration::from_millis(50);
+        self.answer_within(attempt, qp, event, SOON)
+    }
+
+    /// [`answer`](Self::answer), waiting no longer than `soon` for the reason of a failure.
+    pub(crate) fn answer_within(
+        &mut self,
+        attempt: Connecting,
+        qp: &mut QueuePair,
+        event: Event,
+        soon: Duration,
+    ) -> Result<Answer, ConnectError> {
         if event.id() != attempt.key() {
             return Ok(Answer::NotYet(attempt));
         }
@@ -149,7 +184,9 @@ impl EventChannel {
                 if let Err(error) = respond(&entry.raw, qp, ready) {
                     // The acceptor waits for an answer: tell it, so that it need not wait for its limit.
                     let _ = entry.raw.reject(&[]);
-                    return Err(self.ended_meanwhile(&attempt).unwrap_or_else(|| error.into()));
+                    return Err(self
+                        .ended_meanwhile(&attempt, soon)
+                        .unwrap_or_else(|| error.into()));
                 }
                 entry.phase = Phase::Established;
                 Ok(established(attempt, private_data))
@@ -178,9 +215,8 @@ impl EventChannel {
 
     /// Once the acceptor has ended the connection the kernel refuses everything with EINVAL (ib_cm_init_qp_attr,
     /// ib_send_cm_rtu); the event that says so comes behind.
-    fn ended_meanwhile(&mut self, attempt: &Connecting) -> Option<ConnectError> {
-        const SOON: Duration = Duration::from_millis(50);
-        match self.event_of(attempt.key(), channel::deadline(SOON)) {
+    fn ended_meanwhile(&mut self, attempt: &Connecting, soon: Duration) -> Option<ConnectError> {
+        match self.event_of(attempt.key(), channel::deadline(soon)) {
             Ok(Some(Event::Disconnected { .. })) => Some(ConnectError::Disconnected),
             Ok(Some(Event::Rejected { status, private_data, .. })) => {
                 Some(ConnectError::Rejected { status, private_data })
@@ -189,6 +225,14 @@ impl EventChannel {
             _ => None,
         }
     }
+}
+
+/// A request that can be sent.
+pub(crate) struct Prepared {
+    pub(crate) connector: Connector,
+    pub(crate) params: ConnParams,
+    pub(crate) qp_num: u32,
+    pub(crate) iwarp: bool,
 }
 
 /// What an event has made of an attempt.

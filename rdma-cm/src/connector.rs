@@ -146,6 +146,6 @@ impl EventChannel {
     }
 }
 
-fn removed(op: &'static str) -> Error {
+pub(crate) fn removed(op: &'static str) -> Error {
     Error::errno_of(op, libc::ENODEV).hint_for(&[libc::ENODEV], "the device was removed")
 }

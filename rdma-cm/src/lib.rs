@@ -138,6 +138,8 @@
 //! In `raw` and what is below it, `event`, `channel` (the descriptor) and `migrate` for librdmacm; in `sockaddr`, `interfaces`,
 //! `netlink`, `interrupt`, `waker` and `lookup` for libc. Everywhere else the compiler forbids it.
 
+#[cfg(feature = "tokio")]
+pub mod aio;
 pub mod blocking;
 mod channel;
 mod connect;

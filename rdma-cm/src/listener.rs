@@ -249,18 +249,11 @@ impl EventChannel {
             };
             let iwarp = self.is_iwarp(&accepting).unwrap_or(false);
             match self.event_of(accepting.key(), deadline) {
-                Ok(Some(Event::ConnectError { status, .. })) => {
-                    return Err(ConnectError::failed(status, iwarp));
+                Ok(Some(event)) => {
+                    if let Some(error) = failed_accept(event, iwarp) {
+                        return Err(error);
+                    }
                 }
-                Ok(Some(Event::Rejected { status, private_data, .. })) => {
-                    return Err(ConnectError::Rejected { status, private_data });
-                }
-                Ok(Some(Event::Unreachable { status, .. })) => {
-                    return Err(ConnectError::Unreachable { errno: status.saturating_abs() });
-                }
-                Ok(Some(Event::Disconnected { .. })) => return Err(ConnectError::Disconnected),
-                Ok(Some(Event::DeviceRemoval { .. })) => return Err(ConnectError::DeviceRemoved),
-                Ok(Some(_)) => {}
                 Ok(None) => return Err(ConnectError::Timeout { limit: timeout }),
                 Err(Error::Cancelled { .. }) => return Err(ConnectError::Cancelled),
                 Err(error) => return Err(error.into()),
@@ -276,5 +269,21 @@ impl EventChannel {
     pub fn notify_established(&mut self, accepting: &Accepting) -> Result<()> {
         let (entry, device) = self.entry_on_device(accepting.key(), "notify_established")?;
         if device.iwarp { Ok(()) } else { entry.raw.notify_established() }
+    }
+}
+
+/// Why an accepted request will not become a connection, if this event says so.
+pub(crate) fn failed_accept(event: Event, iwarp: bool) -> Option<ConnectError> {
+    match event {
+        Event::ConnectError { status, .. } => Some(ConnectError::failed(status, iwarp)),
+        Event::Rejected { status, private_data, .. } => {
+            Some(ConnectError::Rejected { status, private_data })
+        }
+        Event::Unreachable { status, .. } => {
+            Some(ConnectError::Unreachable { errno: status.saturating_abs() })
+        }
+        Event::Disconnected { .. } => Some(ConnectError::Disconnected),
+        Event::DeviceRemoval { .. } => Some(ConnectError::DeviceRemoved),
+        _ => None,
     }
 }

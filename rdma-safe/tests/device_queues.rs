@@ -1,6 +1,5 @@
 //! Completion queues that are resized, moderated or extended, on devices: rxe can resize and extend, siw neither.
 
-#[allow(dead_code)] // shared with targets that use more of it
 mod support;
 
 use rdma_safe::*;

@@ -147,7 +147,8 @@ impl AsyncQueuePair {
         &self.0.context
     }
 
-    /// Lends the queue pair, under the lock that all tasks share: to move it through its states. Do not post to it.
+    /// Lends the queue pair, under the lock that all tasks share: to move it through its states. Do not post to
+    /// it, and use neither this handle nor its messages and buffers inside.
     ///
     /// # Errors
     /// [`QueueError::Closed`].

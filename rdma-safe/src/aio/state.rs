@@ -9,7 +9,7 @@ use super::QueueError;
 use crate::channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::error::Result;
-use crate::post::PostError;
+use crate::post::{PostError, Why};
 use crate::qp::QueuePair;
 use crate::qp_attr::{QpState, SendFlags};
 use crate::slot::Slot;
@@ -205,11 +205,15 @@ impl State {
         if qp.room().0 == 0 {
             return Ok(());
         }
-        let posted = qp.post_empty_write();
-        if let Err(PostError { why, .. }) = posted {
-            return Err(QueueError::Refused(why));
+        match qp.post_empty_write() {
+            Ok(()) => self.unfinished += 1,
+            Err(PostError { why, .. }) => {
+                if matches!(why, Why::Device(_)) {
+                    self.fail(QueueError::Refused(why));
+                }
+                return Err(self.end.clone().unwrap_or(QueueError::Refused(why)));
+            }
         }
-        self.unfinished += 1;
         Ok(())
     }
 
