@@ -116,6 +116,42 @@ fn messages_arrive_in_order_though_most_futures_are_dropped() {
     });
 }
 
+/// Sender and receiver of both sides race for the same events: one that reads an event without sleeping on it must leave
+/// the queue armed for those who sleep.
+#[test]
+fn an_echo_with_everybody_at_work() {
+    const MESSAGES: u32 = 5_000;
+    in_both(|| async {
+        let r = rig();
+        let working = Working::new(&r.fake);
+        let b = r.b.clone();
+        let echo = tokio::spawn(async move {
+            for _ in 0..MESSAGES {
+                let message = soon("a message", b.receive()).await.unwrap();
+                soon("an answer", b.send(&message)).await.unwrap();
+            }
+        });
+        let window = Arc::new(tokio::sync::Semaphore::new(CONFIG.receives as usize - 1));
+        let (a, free) = (r.a.clone(), Arc::clone(&window));
+        let sending = tokio::spawn(async move {
+            for i in 0..MESSAGES {
+                soon("room", free.acquire()).await.unwrap().forget();
+                soon("send", a.send(&i.to_le_bytes())).await.unwrap();
+            }
+        });
+        for i in 0..MESSAGES {
+            let message = soon("the answer", r.a.receive()).await.unwrap();
+            assert_eq!(number(&message), i);
+            drop(message);
+            window.add_permits(1);
+        }
+        sending.await.unwrap();
+        echo.await.unwrap();
+        drop(working);
+        r.ends_well().await;
+    });
+}
+
 /// What can be awaited, each dropped at its Nth poll for every N up to where it is ready; then done whole.
 #[test]
 fn every_operation_dropped_at_every_poll_leaves_everything_in_place() {

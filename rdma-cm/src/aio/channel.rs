@@ -310,6 +310,8 @@ impl AsyncEventChannel {
     /// Ends a connection and waits until it is ended; see [`EventChannel::disconnect`]. Cancel-safe: dropped, it ends all
     /// the same. Ending what has ended is a success.
     ///
+    /// On InfiniBand and RoCE the peer has to answer, which it does when somebody there waits for an event.
+    ///
     /// # Errors
     /// [`Error::Timeout`] when the peer did not answer; [`Error::State`] for a connection of another channel.
     pub async fn disconnect(&self, connection: &impl Connected, limit: Duration) -> Result<()> {

@@ -175,6 +175,15 @@ impl<R: Role> Connection<R> {
         self.channel.0.ended(&self.id).await
     }
 
+    /// Ends the connection and waits until it is ended, at most `limit`; see
+    /// [`AsyncEventChannel::disconnect`]. What was received before can still be taken.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn disconnect(&self, limit: Duration) -> Result<(), Error> {
+        self.channel.0.disconnect(&self.id, limit).await
+    }
+
     /// `work`, and meanwhile an eye on the connection: on InfiniBand and RoCE a peer that goes tells only the connection
     /// manager, so the queue pair is failed here, which flushes what waits on it.
     async fn or_ended<T>(

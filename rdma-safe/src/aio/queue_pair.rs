@@ -281,6 +281,9 @@ impl AsyncQueuePair {
             let mut state = self.0.lock();
             let mut moved = false;
             let result = step(&mut state, readable, ends, &mut moved, &mut look);
+            // Those who sleep count on an armed queue. A task that has read the event and then found what it wanted leaves
+            // it unarmed, and one of them has to arm it. What is wrong with the queues each has to be told.
+            moved |= !state.armed || result.is_err();
             drop(state);
             let result = match result {
                 Ok(Some(found)) => Poll::Ready(Ok(found)),
@@ -328,6 +331,7 @@ impl fmt::Debug for AsyncQueuePair {
             .field("device", &self.0.context.name())
             .field("config", &self.0.config)
             .field("waiting", &self.0.fd.waiting())
+            .field("state", &*self.0.lock())
             .finish_non_exhaustive()
     }
 }

@@ -15,6 +15,7 @@ use crate::qp_attr::{QpState, SendFlags};
 use crate::slot::Slot;
 use crate::wc::{Done, Op, Wc, WcStatus};
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const BATCH: usize = 16;
@@ -45,7 +46,7 @@ pub(super) struct State {
     /// Why the queue pair has failed.
     end: Option<QueueError>,
     /// Armed, and no event read since: the next completion raises one.
-    armed: bool,
+    pub(super) armed: bool,
     /// A message has been received.
     pub(super) heard: bool,
     /// No send before one has been received.
@@ -93,13 +94,13 @@ impl State {
     /// Moves what has completed to where it is looked for; whether there was anything. `readable`: the channel may have
     /// events, which then are all read.
     pub(super) fn drive(&mut self, readable: bool) -> Result<bool> {
+        let mut moved = false;
         if readable {
             while self.channel.take_event()?.is_some() {
                 self.armed = false;
             }
         }
         let mut wcs: [Wc; BATCH] = std::array::from_fn(|_| Wc::empty());
-        let mut moved = false;
         loop {
             // Ends: what a receive completes with is not posted again before somebody has taken the message.
             let n = self.cq.poll(&mut wcs)?;
@@ -263,5 +264,19 @@ impl State {
     pub(super) fn take_slots(&mut self) -> Vec<Slot> {
         let inbox = self.inbox.drain(..).map(|(slot, _)| slot);
         self.free.drain(..).chain(self.spare.drain(..)).chain(inbox).collect()
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("open", &matches!(self.life, Life::Open(_)))
+            .field("free", &self.free.len())
+            .field("spare", &self.spare.len())
+            .field("inbox", &self.inbox.len())
+            .field("unfinished", &self.unfinished)
+            .field("armed", &self.armed)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
     }
 }
