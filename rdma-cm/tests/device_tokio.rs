@@ -16,12 +16,11 @@ use cancel::{
 use common::{LIMIT, addr, open, silent_host};
 use rdma_cm::aio::{AsyncConfig, AsyncEventChannel, AsyncQueuePair, Connection};
 use rdma_cm::{
-    Acceptor, ConnParams, ConnectError, Error, Initiator, ListenOptions, Listener, PrivateData,
+    Acceptor, ConnParams, ConnectError, Error, Established, Initiator, ListenOptions, Listener,
+    PrivateData,
 };
-use rdma_safe::aio::{AsyncPollGroup, DeviceEvents, QueueError};
-use rdma_safe::{
-    AsyncEvent, Op, PollGroup, PortEvent, ProtectionDomain, QpConfig, SendFlags, Transport,
-};
+use rdma_safe::aio::{AsyncPollGroup, QueueError};
+use rdma_safe::{Op, PollGroup, ProtectionDomain, QpConfig, QueuePair, SendFlags, Transport};
 use tokio::task::JoinHandle;
 
 const CONFIG: AsyncConfig = AsyncConfig { sends: 8, receives: 8, message_size: 256 };
@@ -63,6 +62,28 @@ impl Server {
         let channel = AsyncEventChannel::new().unwrap();
         let (one, two) = tokio::join!(self.connect(&channel), self.accept());
         (one.unwrap(), two.unwrap())
+    }
+
+    /// Connects queue pairs of one's own; the second has receives.
+    async fn connect_plain(
+        &self,
+        events: &AsyncEventChannel,
+        a: &mut QueuePair,
+        b: &mut QueuePair,
+    ) -> (Established<Initiator>, Established<Acceptor>) {
+        let params = ConnParams::default();
+        let connector = events.resolve(None, self.to, LIMIT).await.unwrap();
+        events.with(|c| c.init_qp(&connector, a)).unwrap().unwrap();
+        let answering = async {
+            let request = self.channel.request(&self.listener, LIMIT).await.unwrap().unwrap();
+            self.channel.with(|c| c.init_qp(&request, b)).unwrap().unwrap();
+            for slot in self.pd.slots(64, 8).unwrap() {
+                b.post_recv(slot).unwrap();
+            }
+            self.channel.accept(request, b, &params, LIMIT).await.unwrap()
+        };
+        let (one, two) = tokio::join!(events.connect(connector, a, &params, LIMIT), answering);
+        (one.unwrap(), two)
     }
 
     /// Answers every message of every peer with itself, until aborted. Peers that go, early or late, are no errors.
@@ -418,21 +439,7 @@ fn a_group_of_plain_queue_pairs() {
         for _ in 0..PAIRS {
             let r = group.group().cq_ref();
             let [mut a, mut b] = [0, 1].map(|_| server.pd.create_qp(&r, &r, &config).unwrap());
-            let params = ConnParams::default();
-            let connector = events.resolve(None, server.to, LIMIT).await.unwrap();
-            events.with(|c| c.init_qp(&connector, &mut a)).unwrap().unwrap();
-            let answering = async {
-                let request = server.channel.request(&server.listener, LIMIT).await.unwrap();
-                let request = request.unwrap();
-                server.channel.with(|c| c.init_qp(&request, &mut b)).unwrap().unwrap();
-                for slot in server.pd.slots(64, 8).unwrap() {
-                    b.post_recv(slot).unwrap();
-                }
-                server.channel.accept(request, &mut b, &params, LIMIT).await.unwrap()
-            };
-            let (one, two) =
-                tokio::join!(events.connect(connector, &mut a, &params, LIMIT), answering);
-            ids.push((one.unwrap(), two));
+            ids.push(server.connect_plain(&events, &mut a, &mut b).await);
             initiators.push(group.group_mut().adopt(a).map_err(|(_, e)| e).unwrap());
             acceptors.insert(group.group_mut().adopt(b).map_err(|(_, e)| e).unwrap().serial());
         }

@@ -2,7 +2,6 @@
 //! as root. Without a device they fail. Connections in tokio are tested in rdma-cm.
 
 mod cancel;
-#[allow(dead_code)] // a part of it is used here
 mod support;
 
 use cancel::{at_most, at_most_woken, in_both, next, soon};

@@ -62,8 +62,12 @@ const WITH_DEVICE_TESTS: &[&str] = &["rdma-safe", "rdma-cm"];
 /// The feature that builds them, and that their test targets require.
 const DEVICE_FEATURE: &str = "device-tests";
 /// The package that has device tests with a rule switched off, and the feature that has the switches.
-const WITH_SABOTAGE: &str = "btl-core";
+const WITH_SABOTAGE: &[&str] = &["btl-core"];
 const SABOTAGE_FEATURE: &str = "sabotage";
+/// The packages that have device tests in a tokio runtime, and the feature that they need.
+const WITH_TOKIO: &[&str] = &["rdma-safe", "rdma-cm"];
+const TOKIO_FEATURE: &str = "tokio";
+const TOKIO_FEATURES: &str = "rdma-safe/tokio,rdma-cm/tokio";
 const UNIT_LIMIT: Duration = Duration::from_secs(1800);
 const DEVICE_LIMIT: Duration = Duration::from_secs(600);
 
@@ -95,7 +99,7 @@ fn unit(bench: &mut Bench) -> Result<Count> {
     let tests = ["--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"];
     let shipped = ["--workspace", "--exclude", "rdma-safe-sys", "--exclude", "btl-sim"];
     let broken = ["--package", "btl-core", "--no-default-features", "--features", "sabotage"];
-    let awaited = ["--package", "rdma-safe", "--features", "rdma-safe/tokio"];
+    let awaited = ["--package", "rdma-safe", "--package", "rdma-cm", "--features", TOKIO_FEATURES];
     let mut count = cargo_test(bench, &[&shipped[..], &tests[..]].concat())?;
     count += cargo_test(bench, &[&awaited[..], &tests[..]].concat())?;
     count += cargo_test(bench, &[&broken[..], &tests[..]].concat())?;
@@ -105,7 +109,7 @@ fn unit(bench: &mut Bench) -> Result<Count> {
 
 fn doc(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
-    let features = ["--features", "rdma-safe/tokio"];
+    let features = ["--features", TOKIO_FEATURES];
     cargo_test(bench, &[&["--workspace", "--doc", "--no-fail-fast"], &features[..]].concat())
 }
 
@@ -174,9 +178,14 @@ fn device(bench: &mut Bench, device: Device) -> Result<Count> {
         if programs.is_empty() {
             count.fail(format!("{package}: has the feature {DEVICE_FEATURE} and no test program"));
         }
-        if package == WITH_SABOTAGE {
-            let features = format!("{DEVICE_FEATURE},{SABOTAGE_FEATURE}");
-            programs.extend(device_programs(&package, &features)?);
+        let with = [(WITH_SABOTAGE, SABOTAGE_FEATURE), (WITH_TOKIO, TOKIO_FEATURE)];
+        for (_, more) in with.iter().filter(|(names, _)| names.contains(&&*package)) {
+            let features = format!("{DEVICE_FEATURE},{more}");
+            let found = device_programs(&package, &features)?;
+            if found.is_empty() {
+                count.fail(format!("{package}: no test program with the features {features}"));
+            }
+            programs.extend(found);
         }
         for program in programs {
             if let Some(device) = device_for(&program.name, device) {
