@@ -17,7 +17,8 @@
 //! [`resolve`](EventChannel::resolve) finds the device that leads to an address, and the path. Taken apart:
 //! [`connector`](EventChannel::connector), [options](EventChannel::set_tos), [`bind_source`](EventChannel::bind_source),
 //! [`resolve_addr`](EventChannel::resolve_addr), [`resolve_route`](EventChannel::resolve_route). Loopback and wildcard
-//! addresses are [refused](check_dial) before the kernel sees them. Names become addresses by `ToSocketAddrs` or
+//! addresses are refused before the kernel sees them, and so is every address of this host over a device that cannot connect
+//! to itself: [`loopback`] says how that is known, and how to override it. Names become addresses by `ToSocketAddrs` or
 //! [`lookup`]; IPv6 link-local addresses carry their scope in the `SocketAddr`. [`route`](EventChannel::route) tells what
 //! was found.
 //!
@@ -154,7 +155,7 @@ mod interfaces;
 mod interrupt;
 mod listener;
 mod lookup;
-mod loopback;
+pub mod loopback;
 mod migrate;
 mod multicast;
 mod netlink;
@@ -186,6 +187,7 @@ pub use interfaces::{
 pub use interrupt::{CancelToken, INTERRUPT_SIGNAL, set_interrupt_signal};
 pub use listener::ListenOptions;
 pub use lookup::{Found, LookupOptions, lookup};
+#[doc(inline)]
 pub use loopback::{
     AddressClass, LOOPBACK_FILE_VARIABLE, LOOPBACK_VARIABLE, LoopbackPolicy, check_bind,
     check_dial, classify, probe_loopback,

@@ -3,7 +3,7 @@
 //! The kernel binds 127.0.0.1 without a word, then fails at resolve or connect, in ways that depend on the device; or, on
 //! InfiniBand and RoCE, a listener on 127.0.0.1 quietly accepts the whole network. So 127/8, ::1 and the wildcards are
 //! refused here, before any call. Whether a device can reach **its own address** is a property of the device, which no
-//! query tells. The answer, [`LoopbackSupport`](rdma_safe::LoopbackSupport), comes from, the strongest first:
+//! query tells. The answer, [`LoopbackSupport`], comes from, the strongest first:
 //!
 //! 1. an override: [`LOOPBACK_VARIABLE`], [`LOOPBACK_FILE_VARIABLE`], [`LoopbackPolicy::with_override`],
 //! 2. a trial connection: [`probe_loopback`],
