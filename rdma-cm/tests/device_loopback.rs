@@ -376,15 +376,14 @@ fn a_trial_says_yes_and_leaves_nothing_behind() {
     assert!(!context.caps().contains(Caps::LOOPBACK));
 }
 
+/// A No forbids, so it must not come from a limit that nobody can keep.
 #[test]
-fn a_trial_without_time_says_no_and_ends() {
+fn a_trial_has_time_enough_whatever_the_limit() {
     let context = open();
-    let before = objects();
-    let start = Instant::now();
-    let no = probe_loopback(&context, Duration::ZERO).unwrap();
-    assert_eq!(no, LoopbackSupport::No(LoopbackSource::Probe));
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
-    assert_eq!(objects(), before);
+    for _ in 0..3 {
+        let yes = probe_loopback(&context, Duration::ZERO).unwrap();
+        assert!(yes.is_yes(), "{}", context.loopback_reason());
+    }
 }
 
 /// What a trial finds decides what may be dialled.

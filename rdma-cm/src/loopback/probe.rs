@@ -21,6 +21,8 @@ use crate::id::{
 use crate::params::ConnParams;
 use crate::private_data::PrivateData;
 
+/// The least time for a trial: one without time to succeed would say No, and a No forbids.
+const AT_LEAST: Duration = Duration::from_secs(1);
 /// How long an initiator whose message is not answered waits before it makes the peer look again
 /// ([`Caps::NUDGE_AFTER_ACCEPT`]).
 const NUDGE: Duration = Duration::from_millis(50);
@@ -32,7 +34,8 @@ const LINGER: Duration = Duration::from_secs(12);
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Finds out whether a device can connect to its own address by doing it: a listener on the device's first address, a
-/// connection to it, and a message each way within `limit` (two seconds are plenty).
+/// connection to it, and a message each way within `limit`. Two seconds are plenty; less than one is taken for one, because
+/// a trial without time would say No of every device.
 ///
 /// The result becomes the context's answer ([`Context::loopback`], [`Caps::LOOPBACK`] and, with what happened,
 /// [`Context::loopback_reason`]), unless the user has overridden that; overrides do not keep the trial from being made.
@@ -48,7 +51,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// ([`Error::Os`] with EADDRNOTAVAIL), no channel or object could be made, [`Error::NoSignal`], the device was removed. The
 /// context's answer stays what it was.
 pub fn probe_loopback(context: &Context, limit: Duration) -> Result<LoopbackSupport> {
-    let deadline = channel::deadline(limit);
+    let deadline = channel::deadline(limit.max(AT_LEAST));
     let own = own_address(context)?;
     let mut channel = EventChannel::new()?;
     channel.set_loopback_policy(LoopbackPolicy::new().with_override(context.name(), true));
