@@ -2,6 +2,8 @@
 //!
 //! The lists below are meant to be edited, together with the reason for it.
 
+mod soundness;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,8 +14,8 @@ use crate::{paths, ui};
 
 /// Written by a program, or fixed by somebody else's layout.
 const GENERATED: &[&str] = &["rdma-sys/src/bindings.rs", "btl-ompi/src/abi/", "Cargo.lock"];
-/// Where `unsafe` may be: the crates at the edge to C, benchmarks on raw requests, and a counting allocator. (In xtask and btl-core the
-/// compiler forbids it.)
+/// Where `unsafe` may be: the crates at the edge to C, benchmarks on raw requests, and a counting allocator. (In xtask and
+/// btl-core the compiler forbids it; in which modules of the lower crates it may be, `soundness` checks.)
 const UNSAFE: &[&str] = &[
     "rdma-sys/",
     "rdma-safe/",
@@ -110,7 +112,9 @@ pub(crate) fn check() -> Result<Vec<(&'static str, Vec<String>)>> {
         };
         files.iter().flat_map(of_file).collect()
     };
-    Ok(RULES.iter().map(|(name, rule)| (*name, found(*rule))).collect())
+    let mut all: Vec<_> = RULES.iter().map(|(name, rule)| (*name, found(*rule))).collect();
+    all.extend(soundness::check(&files));
+    Ok(all)
 }
 
 /// Prints what is wrong.

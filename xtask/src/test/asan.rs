@@ -29,24 +29,17 @@ const SKIP: &str = "unsound_programs_do_not_compile";
 
 /// Programs that the sanitizers must report: else the rest proves nothing.
 const CONTROLS: &[(&str, &str, &str)] = &[
-    (
-        "heap-use-after-free",
-        "reads freed memory",
-        "fn main() {
-            let block = vec![7u8; 64];
-            let start = std::hint::black_box(block.as_ptr());
-            drop(block);
-            std::process::exit(i32::from(unsafe { start.read_volatile() } == 255));
-        }",
-    ),
-    (
-        "detected memory leaks",
-        "leaks",
-        "fn main() {
-            std::thread::spawn(|| std::mem::forget(std::hint::black_box(vec![7u8; 64]))).join().unwrap();
-        }",
-    ),
+    ("heap-use-after-free", "reads freed memory", USES_FREED_MEMORY),
+    ("detected memory leaks", "leaks", LEAKS),
 ];
+const USES_FREED_MEMORY: &str = concat!(
+    "fn main() { let p = std::hint::black_box(Box::new(7u8).as_ref() as *const u8);",
+    "println!(\"{}\", unsafe { p.read_volatile() }) }"
+);
+const LEAKS: &str = concat!(
+    "fn main() { let leak = || std::mem::forget(std::hint::black_box(vec![7u8; 64]));",
+    "std::thread::spawn(leak).join().unwrap(); }"
+);
 
 /// The controls, then the tests.
 pub(super) fn run(bench: &mut Bench) -> Result<Count> {
