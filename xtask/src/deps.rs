@@ -33,6 +33,8 @@ pub(crate) enum Group {
     Rivals,
     /// Comparing times and calls with perftest's.
     Perftest,
+    /// Talking to other programs on rdma_cm.
+    Interop,
 }
 
 impl Group {
@@ -47,6 +49,7 @@ impl Group {
             Self::Bindgen => "to generate bindings",
             Self::Count => "to count instructions",
             Self::Perftest => "to compare with perftest",
+            Self::Interop => "to talk to rping and ucmatose",
             Self::Rivals => "to build the crates that these are compared with",
         }
     }
@@ -152,6 +155,16 @@ const NEEDS: &[Need] = &[
     need(Group::Count, Program("objdump"), ["binutils", "binutils", "binutils", "binutils"]),
     need(Group::Perftest, Program("ib_send_lat"), ["perftest", "perftest", "perftest", "perftest"]),
     need(Group::Perftest, Program("strace"), ["strace", "strace", "strace", "strace"]),
+    need(
+        Group::Interop,
+        Program("rping"),
+        ["rdmacm-utils", "librdmacm-utils", "librdmacm-utils", "rdma-core"],
+    ),
+    need(
+        Group::Interop,
+        Program("ucmatose"),
+        ["rdmacm-utils", "librdmacm-utils", "librdmacm-utils", "rdma-core"],
+    ),
     need(Group::Rivals, Program("cmake"), ["cmake", "cmake", "cmake", "cmake"]),
     need(
         Group::Rivals,

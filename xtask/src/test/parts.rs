@@ -170,7 +170,7 @@ pub(super) fn test_device(device: Device) -> (&'static str, &'static str) {
 
 /// Builds the device tests here and runs each test program in the guest.
 fn device(bench: &mut Bench, device: Device) -> Result<Count> {
-    deps::ensure(&[Group::Build])?;
+    deps::ensure(&[Group::Build, Group::Interop])?;
     bench.machine()?;
     let mut count = Count::default();
     for package in device_packages()? {
