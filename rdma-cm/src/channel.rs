@@ -523,6 +523,19 @@ impl EventChannel {
         self.entry(id, "device_name").ok()?.raw.device().map(|d| d.name)
     }
 
+    /// Opens that device: a context of its own for each call, to make the id's queue pair on.
+    ///
+    /// # Errors
+    /// [`Error::State`] when the id is on no device yet (or a wildcard listener, which is on all), or its device has gone;
+    /// [`Error::Verbs`] when it cannot be opened.
+    pub fn open_device(&mut self, id: &impl Id) -> Result<rdma_safe::Context> {
+        const OP: &str = "open_device";
+        let device = self.entry(id, OP)?.raw.device();
+        let name = device.ok_or(Error::State { op: OP, why: "the id is on no device" })?.name;
+        let found = crate::interfaces::open_device(&name)?;
+        found.ok_or(Error::State { op: OP, why: "its device has gone" })
+    }
+
     /// The node GUID of that device.
     pub fn device_guid(&mut self, id: &impl Id) -> Option<u64> {
         self.entry(id, "device_guid").ok()?.raw.device().map(|d| d.guid)
