@@ -8,6 +8,7 @@
 #[path = "../clock.rs"]
 mod clock;
 mod lat;
+mod onesided;
 mod peer;
 mod stream;
 
@@ -60,7 +61,9 @@ fn run(args: &[String]) -> Outcome {
     let spec = spec(rest)?;
     match test.as_str() {
         "send_lat" => lat::run(&spec),
-        "send_bw" => stream::send(&spec),
+        "send_bw" => stream::run(&spec),
+        "write_bw" => onesided::run(&spec, onesided::Way::Write),
+        "read_bw" => onesided::run(&spec, onesided::Way::Read),
         other => Err(format!("there is no test {other}").into()),
     }
 }

@@ -14,7 +14,7 @@ const CREDITS: usize = 8;
 /// The last word: all has come.
 const DONE: u64 = u64::MAX;
 
-pub(crate) fn send(spec: &Spec) -> Outcome {
+pub(crate) fn run(spec: &Spec) -> Outcome {
     match spec.server {
         true => receiver(spec),
         false => sender(spec),
@@ -77,14 +77,12 @@ fn sender(spec: &Spec) -> Outcome {
         }
         idle.polled(n)?;
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let time = start.elapsed();
     while taken != DONE {
         let n = credits(half, &mut taken)?;
         idle.polled(n)?;
     }
-    #[expect(clippy::cast_precision_loss, reason = "bytes of a short run")]
-    let mib = (spec.size * spec.count) as f64 / 1_048_576.0;
-    println!("mib_per_s {:.3}", mib / seconds);
+    peer::print_rate(spec, time);
     peer.end()
 }
 

@@ -201,7 +201,7 @@ impl Bench {
         command.push(test.name.into());
         command.extend([test.size, count, test.depth, receives].map(|n| n.to_string().into()));
         command.extend(mode.iter().map(OsString::from));
-        let runs = mode.get(1).and_then(|n| n.parse().ok()).unwrap_or(2) * 2;
+        let runs = mode.get(1).and_then(|n| n.parse().ok()).unwrap_or(6) * 2;
         let job = Job::new(rail.device, command, RUN_LIMIT * runs)?;
         let outcome = self.machine.run(&job, Sink::Keep)?;
         match outcome.code {
