@@ -78,6 +78,8 @@ fn loopback_and_wildcard_addresses_are_refused_in_these_words() {
         );
         let error = channel.listen(addr, 1).unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot bind {}: {bind}{own}", addr.ip())), "{error}");
+        let datagrams = channel.listen_datagram(addr, &ListenOptions::default()).unwrap_err();
+        assert!(matches!(datagrams, Error::Loopback { .. }), "{datagrams:?}");
         let id = channel.connector().unwrap();
         let error = channel.bind_source(&id, addr).unwrap_err().to_string();
         assert!(error.starts_with("cannot connect from"), "{error}");
@@ -230,6 +232,9 @@ fn with_no_every_address_of_this_host_is_refused_over_that_device() {
     for dst in local {
         let refused = refused_at_once(&mut channel, None, dst);
         assert!(matches!(refused, Error::NoSelfConnect { .. }), "{dst}: {refused:?}");
+        let datagram = channel.datagram().unwrap();
+        let refused = channel.resolve_addr(&datagram, None, dst, LIMIT).unwrap_err();
+        assert!(matches!(refused, Error::NoSelfConnect { .. }), "{dst}: {refused:?}");
     }
     let refused = refused_at_once(&mut channel, None, addr(7471)).to_string();
     let text = format!(
@@ -337,6 +342,9 @@ fn is_overridden() {
     let refused = refused_at_once(&mut channel, None, addr(7471));
     println!("{refused}");
     assert!(matches!(refused, Error::NoSelfConnect { .. }), "{refused:?}");
+    let blocking = blocking::Caller::dial(addr(7471), &blocking::Config::default()).unwrap_err();
+    let local = matches!(blocking, ConnectError::Local(Error::NoSelfConnect { .. }));
+    assert!(local, "{blocking:?}");
     let context = open();
     assert!(LoopbackPolicy::from_env().unwrap().refine(&context).is_no());
     assert!(!context.caps().contains(Caps::LOOPBACK));
