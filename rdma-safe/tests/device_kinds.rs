@@ -5,6 +5,7 @@
 mod support;
 
 use rdma_safe::*;
+use std::net::{Ipv4Addr, UdpSocket};
 use support::under_test::open;
 use support::{address, redeem};
 
@@ -66,6 +67,15 @@ impl Bench {
         let b = b.ready_to_receive(&to_a).unwrap();
         let rts = |sq_psn| RtsAttr { sq_psn, ..RtsAttr::default() };
         (a.ready_to_send(&rts(psn_a)).unwrap(), b.ready_to_send(&rts(psn_b)).unwrap())
+    }
+}
+
+impl Bench {
+    /// A datagram queue pair that is ready.
+    fn ud(&self, qkey: u32) -> QueuePair {
+        let cq = self.cq.cq_ref();
+        let attr = InitAttr { qkey, ..InitAttr::default() };
+        self.pd.create_ud_qp(&cq, &cq, &Bench::config(QpKind::Ud), &attr).unwrap()
     }
 }
 
@@ -211,4 +221,139 @@ fn addresses_are_checked() {
     assert!(e.to_string().contains("GID index"), "{e}");
     e.qp.ready_to_receive(&RtrAttr { path: Some(good), ..rtr }).unwrap();
     assert!(bench.pd.create_ah(&bench.path()).is_ok());
+}
+
+/// Datagrams between two queue pairs, and the way back from what the first one said.
+#[test]
+fn datagrams_find_their_way_there_and_back() {
+    let mut bench = Bench::new();
+    if !bench.has(QpKind::Ud) {
+        let cq = bench.cq.cq_ref();
+        let made =
+            bench.pd.create_ud_qp(&cq, &cq, &Bench::config(QpKind::Ud), &InitAttr::default());
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::Unsupported);
+        return;
+    }
+    let (mut a, mut b) = (bench.ud(0x2222), bench.ud(0x3333));
+    let to_b = bench.pd.create_ah(&bench.path()).unwrap();
+    let mut pool = bench.pd.slots(1024 + GRH_SIZE, 6).unwrap();
+    for (round, len) in [1, 32, 33, 1000, 1024].into_iter().enumerate() {
+        b.post_recv(pool.pop().unwrap()).unwrap();
+        let mut slot = pool.pop().unwrap();
+        let sent = pattern(len, round);
+        slot[..len].copy_from_slice(&sent);
+        a.post(Request::send(slot, len).to(&to_b, b.qp_num(), 0x3333)).unwrap();
+        let mut answered = false;
+        for done in redeem(&mut bench.cq, &mut [&mut a, &mut b], 2) {
+            assert!(done.status.is_ok(), "{len} bytes: {}", done.status);
+            if done.op == Op::Recv {
+                assert_eq!(done.byte_len, GRH_SIZE + len);
+                assert!(done.message() == &sent[..], "content of {len} bytes");
+                let origin = done.extra.origin().unwrap();
+                assert_eq!((origin.src_qp, origin.has_grh), (a.qp_num(), true));
+                let slot = done.slot.unwrap();
+                let back = bench.pd.reply_vector(origin, 1, &slot).unwrap();
+                assert_eq!(back.global.map(|g| g.dgid), Some(Gid::from_ip(address().into())));
+                let to_a = bench.pd.create_reply_ah(origin, 1, &slot).unwrap();
+                a.post_recv(pool.pop().unwrap()).unwrap();
+                b.post(Request::send(slot, len).to(&to_a, origin.src_qp, 0x2222)).unwrap();
+                answered = true;
+                // The handle lives on while the send is in flight.
+                drop(to_a);
+            } else {
+                pool.extend(done.slot);
+            }
+        }
+        assert!(answered);
+        for done in redeem(&mut bench.cq, &mut [&mut a, &mut b], 2) {
+            assert!(done.status.is_ok(), "{len} bytes back: {}", done.status);
+            let from = done.extra.origin().map(|o| o.src_qp);
+            assert_eq!(from, (done.op == Op::Recv).then(|| b.qp_num()));
+            pool.extend(done.slot);
+        }
+    }
+    assert_eq!(b.query().unwrap().qkey, 0x3333);
+}
+
+/// What a datagram queue pair refuses, and what it drops without a word.
+#[test]
+fn datagrams_need_an_address_and_the_right_key() {
+    let mut bench = Bench::new();
+    if !bench.has(QpKind::Ud) {
+        return;
+    }
+    let (mut a, mut b) = (bench.ud(0x2222), bench.ud(0x3333));
+    let to_b = bench.pd.create_ah(&bench.path()).unwrap();
+    let mut pool = bench.pd.slots(256, 4).unwrap();
+    let refused = a.post_send(pool.pop().unwrap(), 8, SIG).unwrap_err();
+    assert_eq!(refused.why, Why::WrongKind, "without an address it goes nowhere");
+    pool.extend(refused.slot);
+    let other = bench.ctx.alloc_pd().unwrap().create_ah(&bench.path()).unwrap();
+    let refused = a.post(Request::send(pool.pop().unwrap(), 8).to(&other, b.qp_num(), 0x3333));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.why, Why::WrongDomain);
+    pool.extend(refused.slot);
+    b.post_recv(pool.pop().unwrap()).unwrap();
+    a.post(Request::send(pool.pop().unwrap(), 8).to(&to_b, b.qp_num(), 0x4444)).unwrap();
+    let lost = redeem(&mut bench.cq, &mut [&mut a, &mut b], 1);
+    assert!(lost[0].status.is_ok() && lost[0].op == Op::Send, "dropped there, and nobody says so");
+    let mut slot = pool.pop().unwrap();
+    slot[..5].copy_from_slice(b"right");
+    a.post(Request::send(slot, 5).to(&to_b, b.qp_num(), 0x3333)).unwrap();
+    let done = redeem(&mut bench.cq, &mut [&mut a, &mut b], 2);
+    assert!(done.iter().any(|d| d.op == Op::Recv && d.message() == b"right"));
+    let privileged = InitAttr { qkey: 0x8000_0001, ..InitAttr::default() };
+    let cq = bench.cq.cq_ref();
+    bench
+        .pd
+        .create_ud_qp(&cq, &cq, &Bench::config(QpKind::Ud), &privileged)
+        .expect("root may have a controlled key");
+}
+
+/// One datagram to a group of two. The kernel's UDP socket of rxe hears a group only while somebody on the netdev is a
+/// member of it, so this test is one, by an ordinary socket, as rdma_cm would be.
+#[test]
+fn a_group_hears_together() {
+    let mut bench = Bench::new();
+    let group = Ipv4Addr::new(239, 77, 1, 2);
+    let gid = Gid::from_ip(group.into());
+    if !bench.has(QpKind::Ud) {
+        let cq = bench.cq.cq_ref();
+        let mut rc = bench.pd.create_qp(&cq, &cq, &Bench::config(QpKind::Rc)).unwrap();
+        assert_eq!(rc.attach_multicast(gid, 0).unwrap_err().kind(), ErrorKind::Unsupported);
+        return;
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    socket.join_multicast_v4(&group, &address()).unwrap();
+    const KEY: u32 = 0x0123_4567;
+    let (mut a, mut b, mut c) = (bench.ud(KEY), bench.ud(KEY), bench.ud(KEY));
+    for member in [&mut b, &mut c] {
+        member.attach_multicast(gid, 0).unwrap();
+    }
+    let AddressVector { global, .. } = bench.path();
+    let own = global.unwrap();
+    let all = AddressVector::roce(1, own.sgid_index, gid);
+    let to_all = bench.pd.create_ah(&all).unwrap();
+    let mut pool = bench.pd.slots(256, 8).unwrap();
+    for member in [&mut b, &mut c] {
+        member.post_recv(pool.pop().unwrap()).unwrap();
+    }
+    const ANY_MEMBER: u32 = 0x00ff_ffff;
+    let mut slot = pool.pop().unwrap();
+    slot[..5].copy_from_slice(b"hello");
+    a.post(Request::send(slot, 5).to(&to_all, ANY_MEMBER, KEY)).unwrap();
+    let done = redeem(&mut bench.cq, &mut [&mut a, &mut b, &mut c], 3);
+    let heard = done.iter().filter(|d| d.op == Op::Recv && d.message() == b"hello").count();
+    assert_eq!(heard, 2, "{done:?}");
+    assert_eq!((b.in_flight().1, c.in_flight().1), (0, 0));
+    // After it left, a member hears no more; the other one does, and leaves by being closed.
+    b.detach_multicast(gid).unwrap();
+    for member in [&mut b, &mut c] {
+        member.post_recv(pool.pop().unwrap()).unwrap();
+    }
+    a.post(Request::send(pool.pop().unwrap(), 8).to(&to_all, ANY_MEMBER, KEY)).unwrap();
+    redeem(&mut bench.cq, &mut [&mut a, &mut b, &mut c], 2);
+    assert_eq!((b.in_flight().1, c.in_flight().1), (1, 0));
+    c.close().unwrap();
+    b.close().unwrap();
 }
