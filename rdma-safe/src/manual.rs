@@ -34,7 +34,10 @@ use crate::pd::ProtectionDomain;
 use crate::post::PostError;
 use crate::qp::QueuePair;
 use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
+use crate::remote_slot::RemoteSlot;
+use crate::sg::SgList;
 use crate::slot::Slot;
+use crate::srq::SrqRef;
 use crate::states::{Row, table};
 use bitflags::bitflags;
 use rdma_sys::{ibv_access_flags, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as a, ibv_qp_state};
@@ -321,14 +324,6 @@ impl ManualQp<Init> {
         let attr = attr.build(self.row(), self.context());
         self.step(attr)
     }
-
-    /// [`QueuePair::post_recv`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
-        self.qp.post_recv(slot)
-    }
 }
 
 impl ManualQp<Rtr> {
@@ -341,13 +336,51 @@ impl ManualQp<Rtr> {
         let attr = attr.build(self.row());
         self.step::<()>(attr).map(ManualQp::into_inner)
     }
+}
 
+/// Refuses where no hand can connect.
+fn by_hand(pd: &ProtectionDomain) -> Result<()> {
+    if !pd.context().transport().is_iwarp() {
+        return Ok(());
+    }
+    let why = "iWARP queue pairs are connected by rdma_connect and rdma_accept only: use create_qp and the rdma-cm crate";
+    Err(Error::refused("create_manual_qp", ErrorKind::Unsupported, why))
+}
+
+/// States in which receives can be posted.
+pub trait Receives: sealed::Sealed {}
+impl Receives for Init {}
+impl Receives for Rtr {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Init {}
+    impl Sealed for super::Rtr {}
+}
+
+impl<S: Receives> ManualQp<S> {
     /// [`QueuePair::post_recv`].
     ///
     /// # Errors
     /// As there.
     pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
         self.qp.post_recv(slot)
+    }
+
+    /// [`QueuePair::post_recv_list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_recv_list(&mut self, list: SgList) -> std::result::Result<(), PostError> {
+        self.qp.post_recv_list(list)
+    }
+
+    /// [`QueuePair::post_recv_remote`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_recv_remote(&mut self, slot: RemoteSlot) -> std::result::Result<(), PostError> {
+        self.qp.post_recv_remote(slot)
     }
 }
 
@@ -363,14 +396,25 @@ impl ProtectionDomain {
         recv_cq: &CqRef,
         config: &QpConfig,
     ) -> Result<ManualQp<Reset>> {
-        if self.context().transport().is_iwarp() {
-            return Err(Error::refused(
-                "create_manual_qp",
-                ErrorKind::Unsupported,
-                "iWARP queue pairs are connected by rdma_connect and rdma_accept only: use create_qp and the rdma-cm crate",
-            ));
-        }
+        by_hand(self)?;
         let qp = Box::new(self.create_qp(send_cq, recv_cq, config)?);
+        Ok(ManualQp { qp, state: PhantomData })
+    }
+
+    /// As [`create_manual_qp`](Self::create_manual_qp), on a shared receive queue
+    /// ([`create_qp_on_srq`](Self::create_qp_on_srq)).
+    ///
+    /// # Errors
+    /// As those.
+    pub fn create_manual_qp_on_srq(
+        &self,
+        send_cq: &CqRef,
+        recv_cq: &CqRef,
+        srq: &SrqRef,
+        config: &QpConfig,
+    ) -> Result<ManualQp<Reset>> {
+        by_hand(self)?;
+        let qp = Box::new(self.create_qp_on_srq(send_cq, recv_cq, srq, config)?);
         Ok(ManualQp { qp, state: PhantomData })
     }
 

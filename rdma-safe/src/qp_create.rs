@@ -46,6 +46,10 @@ pub(crate) fn check(
         ));
     }
     supported(ctx, config.kind)?;
+    if shared && !config.kind.has_receives() {
+        let why = "an XRC sender receives nothing, also from no shared queue";
+        return Err(Error::refused("create_qp", ErrorKind::InvalidArgument, why));
+    }
     let max = ctx.attr().max_qp_wr.min(DEPTH_MAX);
     size("send queue", config.send_depth, max)?;
     size("send's pieces", config.max_send_sge, ctx.attr().max_sge)?;
