@@ -96,7 +96,7 @@ impl QueuePair {
         let serial = next_serial()?;
         let (send_cq, recv_cq) = (&send_cq.0, &recv_cq.0);
         if let Some(srq) = srq {
-            srq.join(pd, recv_cq)?;
+            srq.join(pd, recv_cq, config.kind)?;
         }
         reserve(send_cq, recv_cq, config)?;
         let inline = inline_wanted(config, ctx.caps());

@@ -76,6 +76,8 @@ verbs! {
     is_fork_initialized() -> ibv_fork_status = ibv_is_fork_initialized;
     query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int = ibv_query_qp;
     create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp = ibv_create_qp_ex;
+    create_srq_ex(context: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq = ibv_create_srq_ex;
+    get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int = ibv_get_srq_num;
     create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah = ibv_create_ah;
     destroy_ah(ah: *mut ibv_ah) -> c_int = ibv_destroy_ah;
     init_ah_from_wc(context: *mut ibv_context, port: u8, wc: *mut ibv_wc, grh: *mut ibv_grh, attr: *mut ibv_ah_attr) -> c_int

@@ -6,15 +6,17 @@ use crate::error::{Error, ErrorKind, Result, errno_of};
 use crate::payload::Payload;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::post::{BatchError, PostError, Why, received, settle};
+use crate::qp_attr::QpKind;
 use crate::qp_create::next_serial;
 use crate::ring::{DEPTH_MAX, InFlight};
 use crate::slot::{Slot, Wire};
 use crate::wc::{Done, Wc};
+use crate::xrc::XrcDomain;
 use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Receives handed to the device at once.
 const CHUNK: usize = 16;
@@ -24,6 +26,10 @@ struct SrqInner {
     serial: u64,
     depth: u32,
     pd: ManuallyDrop<Arc<PdInner>>,
+    /// What makes it one of an XRC domain: the domain, and the number by which senders name it.
+    xrc: ManuallyDrop<Option<(XrcDomain, u32)>>,
+    /// Whether its queue pairs take datagrams; the first one decides.
+    datagrams: OnceLock<bool>,
     /// Completion queues whose depth it has booked.
     booked: Mutex<Vec<Arc<CqInner>>>,
     /// What it still owned when its handle was dropped: queue pairs may still receive into it.
@@ -49,6 +55,20 @@ impl SrqInner {
     }
 }
 
+impl SrqInner {
+    /// Lets go of what it stands on.
+    ///
+    /// # Safety
+    /// Destroyed; called once.
+    unsafe fn let_go(&mut self) {
+        // SAFETY: the caller promises that each is dropped once.
+        unsafe {
+            ManuallyDrop::drop(&mut self.xrc);
+            ManuallyDrop::drop(&mut self.pd);
+        }
+    }
+}
+
 impl Drop for SrqInner {
     fn drop(&mut self) {
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -56,7 +76,7 @@ impl Drop for SrqInner {
         let Some(left) = left else { return };
         match self.destroy() {
             // SAFETY: dropped once, here.
-            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.pd) },
+            Ok(()) => unsafe { self.let_go() },
             // The device may still write: everything stays where it is.
             Err(_) => std::mem::forget(left),
         }
@@ -76,12 +96,33 @@ impl SrqRef {
         self.0.serial
     }
 
+    /// Whether what it receives has 40 bytes in front.
+    fn takes_datagrams(&self) -> bool {
+        self.0.datagrams.get() == Some(&true)
+    }
+
     pub(crate) fn as_raw(&self) -> *mut ibv_srq {
         self.0.raw.as_ptr()
     }
 
-    /// Books its completions on a queue that a new queue pair will use.
-    pub(crate) fn join(&self, pd: &ProtectionDomain, cq: &Arc<CqInner>) -> Result<()> {
+    /// Takes a new queue pair, and books its completions on the queue that will use.
+    pub(crate) fn join(
+        &self,
+        pd: &ProtectionDomain,
+        cq: &Arc<CqInner>,
+        kind: QpKind,
+    ) -> Result<()> {
+        let why = if self.0.xrc.is_some() {
+            "messages reach the queue of an XRC domain through its targets only"
+        } else if *self.0.datagrams.get_or_init(|| kind == QpKind::Ud) != (kind == QpKind::Ud) {
+            "a shared receive queue takes datagrams or connections, not both: only one has 40 bytes in front"
+        } else {
+            return self.book(pd, cq);
+        };
+        Err(Error::refused("create_qp", ErrorKind::InvalidArgument, why))
+    }
+
+    fn book(&self, pd: &ProtectionDomain, cq: &Arc<CqInner>) -> Result<()> {
         if !Arc::ptr_eq(&self.0.pd, &pd.0) {
             return Err(Error::refused(
                 "create_qp",
@@ -150,22 +191,94 @@ impl SharedReceiveQueue {
         // SAFETY: the PD is alive, the attributes are complete.
         let raw = unsafe { (ctx.0.verbs.create_srq)(pd.as_raw(), &mut attr) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
+        Ok(SharedReceiveQueue::wrap(pd, raw, serial, depth, None))
+    }
+
+    fn wrap(
+        pd: &ProtectionDomain,
+        raw: NonNull<ibv_srq>,
+        serial: u64,
+        depth: u32,
+        xrc: Option<(XrcDomain, u32)>,
+    ) -> SharedReceiveQueue {
         // SAFETY: the context is open.
-        let post_op = unsafe { (*ctx.as_raw()).ops.post_srq_recv }.unwrap_or(no_post);
+        let post_op = unsafe { (*pd.context().as_raw()).ops.post_srq_recv }.unwrap_or(no_post);
         let inner = SrqInner {
             raw,
             serial,
             depth,
             pd: ManuallyDrop::new(Arc::clone(&pd.0)),
+            xrc: ManuallyDrop::new(xrc),
+            datagrams: OnceLock::new(),
             booked: Mutex::default(),
             left: Mutex::default(),
         };
-        Ok(SharedReceiveQueue {
+        SharedReceiveQueue {
             inner: ManuallyDrop::new(SrqRef(Arc::new(inner))),
             flight: ManuallyDrop::new(InFlight::shared(serial, depth)),
             post_op,
             failed: false,
-        })
+        }
+    }
+
+    /// One of an XRC domain, completing into `cq`.
+    pub(crate) fn new_xrc(
+        pd: &ProtectionDomain,
+        domain: &XrcDomain,
+        cq: &Arc<CqInner>,
+        depth: u32,
+    ) -> Result<SharedReceiveQueue> {
+        const OP: &str = "ibv_create_srq_ex";
+        let ctx = pd.context();
+        if !domain.context().is_same(ctx) || !cq.ctx.is_same(ctx) {
+            let why =
+                "protection domain, XRC domain and completion queue belong to different contexts";
+            return Err(Error::refused(OP, ErrorKind::WrongContext, why));
+        }
+        let max = ctx.attr().max_srq_wr.min(DEPTH_MAX);
+        if !(1..=max).contains(&depth) {
+            let why = format!("a depth of {depth} is not between 1 and this device's {max}");
+            return Err(Error::refused(OP, ErrorKind::InvalidArgument, why));
+        }
+        let serial = next_serial()?;
+        use ibv_srq_init_attr_mask as m;
+        let mut attr = ibv_srq_init_attr_ex {
+            // Only a number: it names the queue in asynchronous events.
+            srq_context: without_provenance_mut(serial as usize),
+            attr: ibv_srq_attr { max_wr: depth, max_sge: 1, srq_limit: 0 },
+            comp_mask: m::IBV_SRQ_INIT_ATTR_TYPE.0
+                | m::IBV_SRQ_INIT_ATTR_PD.0
+                | m::IBV_SRQ_INIT_ATTR_XRCD.0
+                | m::IBV_SRQ_INIT_ATTR_CQ.0,
+            srq_type: ibv_srq_type::IBV_SRQT_XRC,
+            pd: pd.as_raw(),
+            xrcd: domain.as_raw(),
+            cq: cq.raw.as_ptr(),
+            ..ibv_srq_init_attr_ex::default()
+        };
+        cq.reserve(depth)?;
+        // SAFETY: all objects are alive and of one context; the attributes are as the mask says.
+        let raw = unsafe { (ctx.0.verbs.create_srq_ex)(ctx.as_raw(), &mut attr) };
+        let Some(raw) = NonNull::new(raw) else {
+            let e = Error::last(OP);
+            cq.unreserve(depth);
+            return Err(e);
+        };
+        cq.born(serial);
+        let mut number = 0;
+        // SAFETY: the queue is alive, the number writable.
+        let rc = unsafe { (ctx.0.verbs.get_srq_num)(raw.as_ptr(), &mut number) };
+        let srq = SharedReceiveQueue::wrap(pd, raw, serial, depth, Some((domain.clone(), number)));
+        let mut booked = srq.inner.0.booked.lock().unwrap_or_else(PoisonError::into_inner);
+        booked.push(Arc::clone(cq));
+        drop(booked);
+        // On failure its drop destroys it.
+        Error::check("ibv_get_srq_num", rc).map(|()| srq)
+    }
+
+    /// The number by which senders name it ([`Request::to_srq`](crate::Request::to_srq)); `None` outside XRC.
+    pub fn xrc_number(&self) -> Option<u32> {
+        self.inner.0.xrc.as_ref().map(|(_, number)| *number)
     }
 
     /// A handle to make queue pairs on it ([`ProtectionDomain::create_qp_on_srq`]).
@@ -296,7 +409,7 @@ impl SharedReceiveQueue {
     pub fn complete(&mut self, wc: &mut Wc) -> Option<Done> {
         let id = wc.0.wr_id;
         let payload = self.flight.redeem(id)?;
-        let mut done = settle(&self.flight, id, payload, wc, false);
+        let mut done = settle(&self.flight, id, payload, wc, self.inner.takes_datagrams());
         if done.status.is_ok() && done.op == crate::Op::Recv {
             done.byte_len = received(&done.slot, wc);
         }
@@ -346,7 +459,7 @@ impl SharedReceiveQueue {
             let flight = ManuallyDrop::take(&mut me.flight);
             let mut inner = ManuallyDrop::take(&mut me.inner);
             if let Some(inner) = Arc::get_mut(&mut inner.0) {
-                ManuallyDrop::drop(&mut inner.pd);
+                inner.let_go();
             }
             Ok(flight.into_payloads().filter_map(|p: Payload| p.into_slot().ok()).collect())
         }

@@ -8,12 +8,15 @@
 //! fails with [`Unsupported`](crate::ErrorKind::Unsupported).
 
 use crate::context::Context;
+use crate::cq::CqRef;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manual::{InitAttr, RtrAttr, RtsAttr};
+use crate::pd::ProtectionDomain;
 use crate::qp::modify_raw;
 use crate::qp_attr::{QpAttr, QpState};
 use crate::qp_create::next_serial;
 use crate::qp_query::{QpQuery, query_raw};
+use crate::srq::SharedReceiveQueue;
 use crate::states::{self, Row};
 use rdma_sys::*;
 use std::fmt;
@@ -100,6 +103,22 @@ impl XrcDomain {
     /// The errno of the call.
     pub fn create_target(&self) -> Result<XrcTarget> {
         XrcTarget::new(self)
+    }
+
+    /// Creates a shared receive queue of the domain, of `depth` receives of one slot each in `pd`, whose completions go to
+    /// `cq` (ibv_create_srq_ex(3)). Senders name it by its [number](SharedReceiveQueue::xrc_number).
+    ///
+    /// # Errors
+    /// [`WrongContext`](ErrorKind::WrongContext) for objects of other contexts, [`CqDepth`](ErrorKind::CqDepth) when `cq`
+    /// has no room for `depth` completions, [`InvalidArgument`](ErrorKind::InvalidArgument) for a depth of 0 or above the
+    /// device's limit, else the errno of the call.
+    pub fn create_srq(
+        &self,
+        pd: &ProtectionDomain,
+        cq: &CqRef,
+        depth: u32,
+    ) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::new_xrc(pd, self, &cq.0, depth)
     }
 
     /// The raw domain, valid as long as `self` or a clone lives. It must not be closed.

@@ -256,6 +256,55 @@ fn an_extended_connection_has_a_target_in_a_domain() {
 }
 
 #[test]
+fn the_queue_of_a_domain_books_and_holds_what_it_stands_on() {
+    let fake = Fake::open_infiniband();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let cq = fake.ctx.create_cq(64).unwrap();
+    let (name, domain) = (cq.cq_ref(), XrcDomain::open(&fake.ctx).unwrap());
+    for depth in [0, 1 << 20] {
+        let e = domain.create_srq(&pd, &name, depth).unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    }
+    assert_eq!(domain.create_srq(&pd, &name, 65).unwrap_err().kind(), ErrorKind::CqDepth);
+    fake.state().kinds.srq_num_fails = libc::EIO;
+    assert_eq!(domain.create_srq(&pd, &name, 8).unwrap_err().errno(), libc::EIO);
+    fake.state().kinds.srq_num_fails = 0;
+    assert_eq!(fake.state().srqs_alive(), 0, "what has no number is of no use");
+    let strange = Fake::open_infiniband();
+    let e = domain.create_srq(&strange.ctx.alloc_pd().unwrap(), &name, 8).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::WrongContext);
+    let mut srq = domain.create_srq(&pd, &name, 8).unwrap();
+    assert_eq!(srq.xrc_number(), Some(0x4711));
+    srq.post_recv(pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
+    let e = pd.create_qp_on_srq(&name, &name, &srq.srq_ref(), &config(QpKind::Rc)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    drop((domain, cq));
+    assert_eq!(fake.state().kinds.xrcds.len(), 1);
+    assert_eq!(srq.close().unwrap().len(), 1);
+    assert_eq!(fake.state().kinds.xrcds.len(), 0);
+    drop((name, pd));
+    fake.check();
+    assert!(fake.closes_on_drop());
+}
+
+#[test]
+fn a_shared_queue_takes_datagrams_or_connections() {
+    let fake = Fake::open_infiniband();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let cq = fake.ctx.create_cq(64).unwrap();
+    let name = cq.cq_ref();
+    let srq = pd.create_srq(8).unwrap();
+    let on = |kind| pd.create_qp_on_srq(&name, &name, &srq.srq_ref(), &config(kind));
+    assert_eq!(on(QpKind::XrcSend).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let first = on(QpKind::Ud).unwrap();
+    assert_eq!(on(QpKind::Rc).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let second = on(QpKind::Ud).unwrap();
+    assert_eq!(name.depth().1, 4 + 4 + 8, "the shared queue's depth once");
+    drop((first, second));
+    fake.check();
+}
+
+#[test]
 fn groups_are_left_before_the_end() {
     let fake = Fake::open_infiniband();
     let pd = fake.ctx.alloc_pd().unwrap();

@@ -1,7 +1,7 @@
 //! What the fake knows beyond reliable connections: addresses, multicast groups, extended reliable connections, and
 //! what was asked of each queue pair.
 
-use super::{Qp, lock, state_of};
+use super::{Qp, State, lock, state_of, transfer};
 use rdma_sys::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -24,6 +24,10 @@ pub(crate) struct Kinds {
     pub(crate) masks: Vec<i32>,
     /// The domain each XRC target stands on.
     targets: BTreeMap<u32, usize>,
+    /// Domain and completion queue of each of their shared receive queues.
+    xrc_srqs: BTreeMap<usize, (usize, usize)>,
+    /// `get_srq_num` fails with this errno.
+    pub(crate) srq_num_fails: i32,
     /// `destroy_ah` fails and the handle stays.
     pub(crate) destroy_ah_fails: bool,
     /// `detach_mcast` fails with this errno and the membership stays.
@@ -58,6 +62,60 @@ impl Kinds {
             *x -= 1;
         }
     }
+}
+
+impl State {
+    /// An XRC shared receive queue, or another one, is gone.
+    pub(super) fn xrc_srq_died(&mut self, srq: usize) {
+        let Some((domain, cq)) = self.kinds.xrc_srqs.remove(&srq) else { return };
+        if let Some(users) = self.kinds.xrcds.get_mut(&domain) {
+            *users -= 1;
+        }
+        if let Some(q) = self.cqs.get_mut(&cq) {
+            q.users -= 1;
+        }
+    }
+}
+
+pub(super) unsafe fn create_srq_ex(
+    ctx: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    use ibv_srq_init_attr_mask as m;
+    let all = m::IBV_SRQ_INIT_ATTR_TYPE.0
+        | m::IBV_SRQ_INIT_ATTR_PD.0
+        | m::IBV_SRQ_INIT_ATTR_XRCD.0
+        | m::IBV_SRQ_INIT_ATTR_CQ.0;
+    // SAFETY: complete attributes.
+    let a = unsafe { &*attr };
+    if a.comp_mask != all || a.srq_type != ibv_srq_type::IBV_SRQT_XRC {
+        return fail(libc::EINVAL);
+    }
+    let mut basic = ibv_srq_init_attr { srq_context: a.srq_context, attr: a.attr };
+    // SAFETY: a live PD and complete attributes.
+    let srq = unsafe { transfer::create_srq(a.pd, &mut basic) };
+    if !srq.is_null() {
+        let mut s = lock(state_of(ctx));
+        let (domain, cq) = (a.xrcd.addr(), a.cq.addr());
+        s.kinds.xrc_srqs.insert(srq.addr(), (domain, cq));
+        *s.kinds.xrcds.entry(domain).or_default() += 1;
+        if let Some(q) = s.cqs.get_mut(&cq) {
+            q.users += 1;
+        }
+    }
+    srq
+}
+
+pub(super) unsafe fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: a live queue, a writable number.
+    unsafe {
+        let s = lock(state_of((*srq).context));
+        if s.kinds.srq_num_fails != 0 {
+            return s.kinds.srq_num_fails;
+        }
+        *number = 0x4711;
+    }
+    0
 }
 
 fn fail<T>(errno: c_int) -> *mut T {

@@ -54,6 +54,8 @@ pub(super) const VERBS: Verbs = Verbs {
     is_fork_initialized: || ibv_fork_status::IBV_FORK_UNNEEDED,
     query_qp: kinds::query_qp,
     create_qp_ex: kinds::create_qp_ex,
+    create_srq_ex: kinds::create_srq_ex,
+    get_srq_num: kinds::get_srq_num,
     create_ah: kinds::create_ah,
     destroy_ah: kinds::destroy_ah,
     init_ah_from_wc: kinds::init_ah_from_wc,

@@ -67,6 +67,7 @@ pub(super) unsafe fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         s.violations.push("destroy of a shared queue that waits for an acknowledgement".into());
     }
     s.srqs.remove(&srq.addr());
+    s.xrc_srq_died(srq.addr());
     // SAFETY: made by create_srq, freed once.
     drop(unsafe { Box::from_raw(srq) });
     0
