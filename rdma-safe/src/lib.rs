@@ -42,7 +42,7 @@
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
 //!   `cq`, `qp`, `qp_query`, `multicast`, `post`, `ah`, `xrc`;
-//! * the same, for memory: `mr` (but `mr::access`), `mw`, `domain`, `dm`;
+//! * the same, for memory: `mr` (but `mr::access`), `mw`, `domain`, `dm`, `fork`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`, `payload`, `sg`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
@@ -62,6 +62,7 @@ mod dm;
 mod domain;
 mod error;
 mod event;
+mod fork;
 mod gid;
 mod group;
 #[doc = include_str!("../HAZARDS.md")]
@@ -107,6 +108,7 @@ pub use dm::DeviceMemory;
 pub use domain::ThreadDomain;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AsyncEvent, AsyncEvents, PortEvent, QpEvent, SrqEvent};
+pub use fork::{ForkSupport, fork_support};
 pub use gid::{Gid, GidChoice, GidEntry, GidKind};
 pub use group::{Completion, PollGroup, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
