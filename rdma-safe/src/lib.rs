@@ -87,6 +87,7 @@ mod remote;
 mod remote_slot;
 mod ring;
 mod route;
+mod scope;
 #[doc(hidden)]
 pub mod seam;
 mod sg;
@@ -127,6 +128,7 @@ pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};
 pub use qp_query::QpQuery;
 pub use remote::RemoteRange;
 pub use remote_slot::RemoteSlot;
+pub use scope::{Borrowed, Scope, ScopeEnd, ScopedDone, ScopedPostError};
 pub use sg::{Piece, SgList};
 pub use shared::{SharedRegion, SharedSlice};
 pub use slot::Slot;

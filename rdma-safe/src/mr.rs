@@ -122,6 +122,26 @@ impl Region {
         unsafe { Region::adopt("ibv_reg_mr", raw, pd, (start, len, iova), Backing::Owned(memory)) }
     }
 
+    /// Registers borrowed memory for local access.
+    ///
+    /// # Safety
+    /// The `len` initialised bytes at `start` are the caller's alone, for reads and writes, until no request and no slot
+    /// names the region any more. A registration that outlives them is harmless: it gives nobody a right.
+    pub(crate) unsafe fn register_borrowed(
+        pd: &Arc<PdInner>,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Region> {
+        let pd = ProtectionDomain(Arc::clone(pd));
+        let flags = access::local_flags(pd.context(), &Registration::new())?;
+        let at = (start, len, start.expose_provenance() as u64);
+        // SAFETY: the caller vouches for the memory.
+        unsafe {
+            let raw = reg_mr(&pd, start, len, flags, None);
+            Region::adopt("ibv_reg_mr", raw, &pd, at, Backing::Foreign)
+        }
+    }
+
     pub(crate) fn start(&self) -> *mut u8 {
         self.start
     }

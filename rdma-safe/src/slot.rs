@@ -138,6 +138,11 @@ impl Slot {
         self.0.wire()
     }
 
+    /// Whether it is a piece of this region.
+    pub(crate) fn is_in(&self, region: &Region) -> bool {
+        std::ptr::eq(self.0.region(), region)
+    }
+
     #[inline(always)]
     pub(crate) fn is_of(&self, pd: *const PdInner) -> bool {
         std::ptr::eq(self.0.wire().pd, pd)
