@@ -189,7 +189,7 @@ impl Lent {
     fn poll(&mut self, cq: &mut CompletionQueue) -> Result<Option<(Done, Option<Slot>)>> {
         let mut wc = [Wc::empty()];
         while cq.poll(&mut wc)? > 0 {
-            let [taken] = std::mem::replace(&mut wc, [Wc::empty()]);
+            let [taken] = std::mem::take(&mut wc);
             if let Some(done) = self.redeem(taken) {
                 return Ok(Some(done));
             }
