@@ -3,6 +3,7 @@
 mod asan;
 mod bad;
 mod count;
+mod examples;
 mod full;
 mod mpi;
 mod parts;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, asan, bad, full, mpi, storm};
+use super::{Bench, Count, Part, asan, bad, examples, full, mpi, storm};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job};
 use crate::{cargo, exec, tidy};
@@ -28,6 +28,12 @@ pub(crate) const ALL: &[Part] = &[
     part("sim", "the shipped engine on simulated devices", sim),
     part("device-siw", "device tests on soft iWARP", |bench| device(bench, Device::Siw)),
     part("device-rxe", "device tests on soft RoCE", |bench| device(bench, Device::Rxe)),
+    part("examples-siw", "the example programs on soft iWARP", |bench| {
+        examples::run(bench, Device::Siw)
+    }),
+    part("examples-rxe", "the example programs on soft RoCE", |bench| {
+        examples::run(bench, Device::Rxe)
+    }),
     part("storm-siw", "thousands of connects and messages on soft iWARP", |bench| {
         storm::run(bench, Device::Siw)
     }),
