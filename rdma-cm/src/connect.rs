@@ -47,6 +47,10 @@ impl EventChannel {
     /// Sends the request. On iWARP that opens the TCP connection and so may block until `timeout`, when it is interrupted
     /// (see [`INTERRUPT_SIGNAL`](crate::INTERRUPT_SIGNAL)); elsewhere it returns at once.
     ///
+    /// Where the listener is on soft iWARP too, its kernel (Linux 7.2) may lose count of it when an attempt is broken off after
+    /// the host has answered, and warns when the listener ends (refcount in `siw_destroy_listen`). A limit is for hosts that
+    /// keep silent; give those that answer time enough to do so.
+    ///
     /// Then wait for [`finish_connect`](Self::finish_connect), or watch [`next_event`](Self::next_event) for
     /// [`Event::ConnectResponse`] and the others and hand them to [`answer`](Self::answer).
     ///

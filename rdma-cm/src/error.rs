@@ -17,6 +17,10 @@
 //! | `UNREACHABLE` of a datagram id with a positive status | [`ConnectError::DatagramRefused`] |
 //! | `MULTICAST_ERROR` | [`Error::Os`] with the event's status as errno |
 //! | datagrams or multicast on iWARP, paths on anything but InfiniBand | [`Error::NotSupported`] |
+//! | a parameter beyond the wire or the device, private data beyond the message | [`Error::Param`], [`Error::PrivateData`] |
+//! | a name that cannot be looked up | [`Error::Lookup`] |
+//! | in [`blocking`](crate::blocking): a refused post, a failed completion | [`Error::Post`], [`Error::Completion`] |
+//! | there, too: a peer that has gone | [`Error::Disconnected`] |
 //! | `CONNECT_ERROR` | [`ConnectError::Failed`]; status -22 or -71 on iWARP: see its hint |
 //! | `DISCONNECTED` before `ESTABLISHED` | [`ConnectError::Disconnected`] |
 //! | `DEVICE_REMOVAL` | [`ConnectError::DeviceRemoved`]; otherwise [`Event::DeviceRemoval`](crate::Event) |
