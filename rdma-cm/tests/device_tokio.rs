@@ -20,10 +20,13 @@ use rdma_cm::{
     PrivateData,
 };
 use rdma_safe::aio::{AsyncPollGroup, QueueError};
-use rdma_safe::{Op, PollGroup, ProtectionDomain, QpConfig, QueuePair, SendFlags, Transport};
+use rdma_safe::{
+    Op, Payload, PayloadKind, PollGroup, ProtectionDomain, QpConfig, QueuePair, RemoteAccess,
+    Request, SendFlags, Transport,
+};
 use tokio::task::JoinHandle;
 
-const CONFIG: AsyncConfig = AsyncConfig { sends: 8, receives: 8, message_size: 256 };
+const CONFIG: AsyncConfig = AsyncConfig { sends: 8, receives: 8, message_size: 256, requests: 4 };
 
 /// Buffers of one side.
 const BUFFERS: usize = (CONFIG.sends + CONFIG.receives) as usize;
@@ -170,6 +173,63 @@ async fn come_back(messages: u32) {
     sending.await.unwrap();
     close(Arc::into_inner(connection).expect("nobody else has it")).await;
     echo.abort();
+}
+
+#[test]
+fn reads_and_writes_are_awaited() {
+    in_both(|| async {
+        let server = server();
+        let (one, two) = server.pair().await;
+        let region = |pd: &ProtectionDomain, access| {
+            pd.register_remote(vec![0; 4096].into(), access).unwrap()
+        };
+        let theirs = region(&server.pd, RemoteAccess::ReadWrite);
+        let mut sinks = region(&server.pd, RemoteAccess::ReadSink).into_slots(4096, 1).unwrap();
+        let mut slots = server.pd.slots(4096, 1).unwrap();
+        let mut seed = 3;
+        for n in 0..50 {
+            let text = text(n);
+            let (mut slot, sink) = (slots.remove(0), sinks.remove(0));
+            slot[..text.len()].copy_from_slice(&text);
+            let room = until_done(&mut seed, || one.queue().room()).await.unwrap();
+            let write = room.post(Request::write(slot, text.len(), theirs.remote()));
+            let mut write = write.unwrap();
+            let room = until_done(&mut seed, || one.queue().room()).await.unwrap();
+            // Behind the write on the same queue pair: it reads what that wrote.
+            let read = room.post(Request::read(sink, text.len(), theirs.remote()));
+            let mut read = read.unwrap();
+            let done = loop {
+                let polls = next(&mut seed) as usize % 3;
+                match at_most_woken(polls, write.done()).await {
+                    Some(done) => break done.unwrap(),
+                    None => tokio::time::sleep(Duration::from_micros(100)).await,
+                }
+            };
+            assert!(done.status.is_ok(), "{}", done.status);
+            slots.extend(done.slot);
+            let done = soon("the read", read.done()).await.unwrap();
+            assert!(done.status.is_ok(), "{}", done.status);
+            let Some(PayloadKind::Remote(sink)) = done.into_payload().map(Payload::into_kind)
+            else {
+                panic!("the sink comes back");
+            };
+            let mut got = vec![0; text.len()];
+            sink.copy_out(0, &mut got).unwrap();
+            assert_eq!(got, text);
+            sinks.push(sink);
+        }
+        assert!(one.queue().take_abandoned().is_empty());
+        // Abandoned, with its end in sight.
+        let slot = slots.remove(0);
+        let room = one.queue().room().await.unwrap();
+        drop(room.post(Request::write(slot, 4096, theirs.remote())).unwrap());
+        // A read behind it completes after it.
+        let room = one.queue().room().await.unwrap();
+        let mut read = room.post(Request::read(sinks.remove(0), 1, theirs.remote())).unwrap();
+        assert!(soon("the read", read.done()).await.unwrap().status.is_ok());
+        assert_eq!(one.queue().take_abandoned().len(), 1);
+        tokio::join!(close(one), close(two));
+    });
 }
 
 #[test]

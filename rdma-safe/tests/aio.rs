@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-const CONFIG: AsyncConfig = AsyncConfig { sends: 4, receives: 3, message_size: 64 };
+const CONFIG: AsyncConfig = AsyncConfig { sends: 4, receives: 3, message_size: 64, requests: 2 };
 
 /// Two connected queue pairs, and the device that connects them.
 struct Rig {
@@ -325,6 +325,81 @@ fn what_comes_before_the_arming_is_seen() {
             assert_eq!(later.await.unwrap(), 1);
         }
         fake.check();
+    });
+}
+
+/// Memory that peers may read and write, and a sink for reads, with what to tell the peer of the first.
+fn remote_memory(pd: &ProtectionDomain) -> (MemoryRegion<Remote>, RemoteSlot) {
+    let region = |access| pd.register_remote(vec![7; 256].into(), access).unwrap();
+    let sink = region(RemoteAccess::ReadSink).into_slots(64, 1).unwrap().remove(0);
+    (region(RemoteAccess::ReadWrite), sink)
+}
+
+/// A request that nobody waits for any more keeps what it names until it has completed; then that is to be had.
+#[test]
+fn requests_outlive_their_futures() {
+    in_both(|| async {
+        for polls in 0..5 {
+            let r = rig();
+            let (region, mut sink) = remote_memory(&r.pd);
+            let theirs = region.remote();
+            let mut slot = r.pd.slots(64, 1).unwrap().remove(0);
+            slot[..5].copy_from_slice(b"wrote");
+            let place = slot.as_ptr();
+            // With the device standing still there is room for two, and none completes.
+            let room = r.a.room().await.unwrap();
+            let mut write = room.post(Request::write(slot, 5, theirs)).unwrap();
+            let unused = r.a.room().await.unwrap();
+            assert!(at_most(polls, r.a.room()).await.is_none());
+            drop(unused);
+            assert!(at_most(polls, write.done()).await.is_none());
+            drop(write);
+            assert!(r.a.take_abandoned().is_empty(), "the device has it");
+            r.fake.progress();
+            soon("flush", r.a.flush()).await.unwrap();
+            sink.copy_in(0, &[0; 8]).unwrap();
+            let room = r.a.room().await.unwrap();
+            let mut read = room.post(Request::read(sink, 5, theirs)).unwrap();
+            r.fake.progress();
+            let done = soon("the read", read.done()).await.unwrap();
+            assert!(done.status.is_ok() && done.op == Op::Read);
+            assert!(read.done().await.is_err(), "it is had once");
+            let Some(PayloadKind::Remote(sink)) = done.into_payload().map(Payload::into_kind)
+            else {
+                panic!("the sink comes back");
+            };
+            let mut got = [0; 5];
+            sink.copy_out(0, &mut got).unwrap();
+            assert_eq!(&got, b"wrote");
+            let mut back = r.a.take_abandoned();
+            assert_eq!(back.len(), 1);
+            assert_eq!(back.remove(0).into_slot().unwrap().as_ptr(), place);
+            // What was not completed when the queue pair was closed is there as well.
+            let last = r.a.room().await.unwrap().post(Request::read(sink, 5, theirs)).unwrap();
+            let slots = soon("close", r.a.close()).await.unwrap();
+            assert_eq!(slots.len(), (CONFIG.sends + CONFIG.receives) as usize);
+            drop(last);
+            assert_eq!(r.a.take_abandoned().len(), 1);
+            soon("close", r.b.close()).await.unwrap();
+            r.fake.check();
+        }
+    });
+}
+
+#[test]
+fn a_refused_request_comes_back() {
+    in_both(|| async {
+        let r = rig();
+        let (region, sink) = remote_memory(&r.pd);
+        for _ in 0..5 {
+            let slot = r.pd.slots(64, 1).unwrap().remove(0);
+            let request = Request::write(slot, 65, region.remote());
+            let e = r.a.room().await.unwrap().post(request).unwrap_err();
+            assert!(matches!(e.why, QueueError::Refused(Why::TooLong)), "{e}");
+            assert!(e.payload.is_some());
+        }
+        drop((sink, region));
+        r.ends_well().await;
     });
 }
 

@@ -4,6 +4,7 @@
 
 use super::QueueError;
 use super::queue_pair::Shared;
+use super::state::Received;
 use crate::slot::Slot;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -15,12 +16,19 @@ pub struct Message {
     /// `None` only while being dropped.
     slot: Option<Slot>,
     len: usize,
+    imm: Option<u32>,
     home: Arc<Shared>,
 }
 
 impl Message {
-    pub(super) fn new(slot: Slot, len: usize, home: &Arc<Shared>) -> Message {
-        Message { slot: Some(slot), len, home: Arc::clone(home) }
+    pub(super) fn new(received: Received, home: &Arc<Shared>) -> Message {
+        let Received { slot, len, imm } = received;
+        Message { slot: Some(slot), len, imm, home: Arc::clone(home) }
+    }
+
+    /// Immediate data that came with it, in host order. A write with immediate data is a message without bytes.
+    pub fn imm(&self) -> Option<u32> {
+        self.imm
     }
 }
 

@@ -15,6 +15,7 @@ mod buffers;
 mod device_events;
 mod group;
 mod queue_pair;
+mod request;
 mod state;
 mod waiters;
 mod watch;
@@ -23,10 +24,12 @@ pub use buffers::{Message, SendBuffer};
 pub use device_events::DeviceEvents;
 pub use group::AsyncPollGroup;
 pub use queue_pair::{AsyncConfig, AsyncQueuePair};
+pub use request::{Pending, Room};
 #[doc(hidden)]
 pub use waiters::{SharedFd, Step};
 
 use crate::error::Error;
+use crate::payload::Payload;
 use crate::post::Why;
 use crate::wc::{Op, WcStatus};
 
@@ -56,9 +59,22 @@ pub enum QueueError {
     Verbs(#[from] Error),
 }
 
+/// A request that was not posted.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+#[must_use = "it may hold what was to be posted"]
+pub struct RequestError {
+    /// What was wrong.
+    pub why: QueueError,
+    /// What was to be posted, if the device never saw it.
+    pub payload: Option<Payload>,
+}
+
 static_assertions::assert_impl_all!(AsyncPollGroup: Send);
 static_assertions::assert_impl_all!(DeviceEvents: Send);
 static_assertions::assert_impl_all!(AsyncQueuePair: Clone, Send, Sync);
 static_assertions::assert_impl_all!(Message: Send, Sync);
 static_assertions::assert_impl_all!(SendBuffer: Send, Sync);
+static_assertions::assert_impl_all!(Room: Send, Sync);
+static_assertions::assert_impl_all!(Pending: Send, Sync);
 static_assertions::assert_impl_all!(QueueError: Send, Sync);

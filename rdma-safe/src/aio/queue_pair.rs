@@ -27,11 +27,13 @@ pub struct AsyncConfig {
     pub receives: u32,
     /// Longest message, bytes. Default 4096.
     pub message_size: usize,
+    /// Other requests that may be in flight at once: writes, reads, atomics. Default 16.
+    pub requests: u32,
 }
 
 impl Default for AsyncConfig {
     fn default() -> AsyncConfig {
-        AsyncConfig { sends: 16, receives: 16, message_size: 4096 }
+        AsyncConfig { sends: 16, receives: 16, message_size: 4096, requests: 16 }
     }
 }
 
@@ -124,8 +126,9 @@ impl AsyncQueuePair {
                 "the queues are too deep",
             )
         };
-        // One more entry for a probe, so that each send buffer is the right to one entry.
-        let send_depth = config.sends.checked_add(1).ok_or_else(too_deep)?;
+        // One more entry for a probe, so that each send buffer and each room is the right to one entry.
+        let send_depth = config.sends.checked_add(config.requests).ok_or_else(too_deep)?;
+        let send_depth = send_depth.checked_add(1).ok_or_else(too_deep)?;
         let depth = send_depth.checked_add(config.receives).ok_or_else(too_deep)?;
         let cq = context.create_cq_with(depth, &channel)?;
         let sizes = QpConfig { send_depth, recv_depth: config.receives, ..QpConfig::default() };
@@ -133,8 +136,16 @@ impl AsyncQueuePair {
         let mut free =
             pd.slots(config.message_size, (config.sends as usize) + config.receives as usize)?;
         let spare = free.split_off(config.sends as usize);
-        let state = Mutex::new(State::new(qp, cq, channel, free, spare));
+        let state = Mutex::new(State::new(qp, cq, channel, free, spare, config.requests));
         Ok(AsyncQueuePair(Arc::new(Shared { fd, state, context, config: *config })))
+    }
+
+    pub(super) fn of(shared: &Arc<Shared>) -> AsyncQueuePair {
+        AsyncQueuePair(Arc::clone(shared))
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.0)
     }
 
     /// The sizes it was made with.
@@ -208,8 +219,8 @@ impl AsyncQueuePair {
     /// [`QueueError::Failed`] once everything received before the failure has been taken; [`QueueError::Closed`];
     /// [`QueueError::Verbs`].
     pub async fn receive(&self) -> Result<Message, QueueError> {
-        let (slot, len) = self.wait(State::message, false).await?;
-        Ok(Message::new(slot, len, &self.0))
+        let received = self.wait(State::message, false).await?;
+        Ok(Message::new(received, &self.0))
     }
 
     /// Waits until everything sent so far has completed: on InfiniBand and RoCE it is in the peer's memory, on iWARP it
@@ -222,7 +233,7 @@ impl AsyncQueuePair {
     }
 
     /// Posts an empty RDMA write, which tells the peer nothing and takes none of its receives, but makes its kernel look
-    /// at the connection: soft iWARP needs that at times (see `rdma-cm`). Does nothing when the send queue is full.
+    /// at the connection: soft iWARP needs that at times (see `rdma-cm`). Does nothing while an earlier one is under way.
     ///
     /// # Errors
     /// [`QueueError::Refused`] when it is not connected; [`QueueError::Closed`].
@@ -265,14 +276,14 @@ impl AsyncQueuePair {
         // The thread holds nothing of the handle: when the buffers are there, nothing else is in use.
         let waker = self.0.fd.waker();
         on_a_thread(move || {
-            let closed = qp.close();
+            let closed = qp.close_payloads();
             *ashes.lock().unwrap_or_else(PoisonError::into_inner) = Some(closed);
             waker.wake();
         });
     }
 
     /// Waits until `look` finds something. `ends`: a failure comes before what `look` would find.
-    async fn wait<T>(
+    pub(super) async fn wait<T>(
         &self,
         mut look: impl FnMut(&mut State) -> Option<T>,
         ends: bool,

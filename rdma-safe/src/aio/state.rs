@@ -1,27 +1,52 @@
 //! What an [`AsyncQueuePair`](super::AsyncQueuePair) shares between its tasks: the queues and who owns which slot.
 //!
-//! Every slot is in exactly one place: `free`, `spare`, `inbox`, the queue pair, or a [`SendBuffer`](super::SendBuffer)
+//! Every slot of the queue pair's own is in exactly one place: `free`, `spare`, `inbox`, the queue pair, or a [`SendBuffer`](super::SendBuffer)
 //! or [`Message`](super::Message) of the user, which puts it back when dropped. Futures own none.
 
 #![forbid(unsafe_code)]
 
-use super::QueueError;
+use super::{QueueError, RequestError};
 use crate::channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::error::Result;
-use crate::post::{PostError, Why};
+use crate::payload::Payload;
+use crate::post::{PostError, Request, Why};
 use crate::qp::QueuePair;
 use crate::qp_attr::{QpState, SendFlags};
 use crate::slot::Slot;
 use crate::wc::{Done, Op, Wc, WcStatus};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 const BATCH: usize = 16;
 
 /// What comes out of a destruction, when it is over.
-pub(super) type Ashes = Arc<Mutex<Option<Result<Vec<Slot>>>>>;
+pub(super) type Ashes = Arc<Mutex<Option<Result<Vec<Payload>>>>>;
+
+/// What a send queue entry is. All are signalled and of one queue, so they complete in the order of their posts.
+enum Posted {
+    /// A message.
+    Message,
+    Probe,
+    /// Somebody's request.
+    Request(u64),
+}
+
+/// What has become of a request.
+enum Outcome {
+    Waiting,
+    Done(Done),
+    /// Nobody waits for it.
+    Abandoned,
+}
+
+/// A message that was received.
+pub(super) struct Received {
+    pub(super) slot: Slot,
+    pub(super) len: usize,
+    pub(super) imm: Option<u32>,
+}
 
 /// The queue pair and how it ends.
 pub(super) enum Life {
@@ -39,10 +64,18 @@ pub(super) struct State {
     pub(super) free: Vec<Slot>,
     /// Receive buffers that are not posted.
     pub(super) spare: Vec<Slot>,
-    /// Messages nobody has taken yet, with their lengths.
-    inbox: VecDeque<(Slot, usize)>,
-    /// Sends and probes posted and not completed.
+    /// Messages nobody has taken yet.
+    inbox: VecDeque<Received>,
+    /// What is in the send queue, the oldest first.
+    posted: VecDeque<Posted>,
+    /// Messages and probes among these.
     pub(super) unfinished: usize,
+    /// Requests that may still be posted.
+    pub(super) room: u32,
+    requests: BTreeMap<u64, Outcome>,
+    next_request: u64,
+    /// What nobody waits for any more.
+    pub(super) abandoned: Vec<Payload>,
     /// Why the queue pair has failed.
     end: Option<QueueError>,
     /// Armed, and no event read since: the next completion raises one.
@@ -60,6 +93,7 @@ impl State {
         channel: CompletionChannel,
         free: Vec<Slot>,
         spare: Vec<Slot>,
+        room: u32,
     ) -> State {
         State {
             life: Life::Open(Box::new(qp)),
@@ -68,7 +102,12 @@ impl State {
             free,
             inbox: VecDeque::with_capacity(spare.len()),
             spare,
+            posted: VecDeque::new(),
             unfinished: 0,
+            room,
+            requests: BTreeMap::new(),
+            next_request: 0,
+            abandoned: Vec::new(),
             end: None,
             armed: false,
             heard: false,
@@ -131,25 +170,41 @@ impl State {
     }
 
     fn take_in(&mut self, done: Done) {
-        let failed = !done.status.is_ok();
-        match (done.op, done.slot) {
-            (Op::Recv, Some(slot)) if failed => self.spare.push(slot),
-            (Op::Recv, Some(slot)) => {
-                self.heard = true;
-                self.inbox.push_back((slot, done.byte_len));
-            }
-            (Op::Recv, None) => {}
-            (_, slot) => {
-                self.unfinished = self.unfinished.saturating_sub(1);
-                self.free.extend(slot);
-            }
-        }
-        if failed {
+        if !done.status.is_ok() {
             self.fail(QueueError::Failed {
                 op: done.op,
                 status: done.status,
                 vendor_err: done.vendor_err,
             });
+        }
+        if done.op.is_recv() {
+            let (ok, imm, with_bytes) = (done.status.is_ok(), done.imm(), done.op == Op::Recv);
+            match done.slot {
+                Some(slot) if ok => {
+                    self.heard = true;
+                    // A write with immediate data takes a receive and leaves its memory untouched.
+                    let len = if with_bytes { done.byte_len } else { 0 };
+                    self.inbox.push_back(Received { slot, len, imm });
+                }
+                slot => self.spare.extend(slot),
+            }
+            return;
+        }
+        match self.posted.pop_front() {
+            Some(Posted::Request(id)) => {
+                self.room += 1;
+                match self.requests.get_mut(&id) {
+                    Some(outcome @ Outcome::Waiting) => *outcome = Outcome::Done(done),
+                    _ => {
+                        self.requests.remove(&id);
+                        self.abandoned.extend(done.into_payload());
+                    }
+                }
+            }
+            _ => {
+                self.unfinished = self.unfinished.saturating_sub(1);
+                self.free.extend(done.slot);
+            }
         }
     }
 
@@ -163,7 +218,7 @@ impl State {
     }
 
     /// A message, if one is there. Those received before a failure come before it.
-    pub(super) fn message(&mut self) -> Option<(Slot, usize)> {
+    pub(super) fn message(&mut self) -> Option<Received> {
         self.inbox.pop_front()
     }
 
@@ -186,11 +241,13 @@ impl State {
         };
         match posted {
             Ok(()) => {
-                self.unfinished += 1;
+                self.posted_own(Posted::Message);
                 Ok(())
             }
             Err(PostError { why, slot, .. }) => {
                 if slot.is_none() {
+                    // The queue pair keeps it, and it may complete.
+                    self.posted_own(Posted::Message);
                     self.fail(QueueError::Refused(why));
                 }
                 self.free.extend(slot);
@@ -200,16 +257,83 @@ impl State {
         }
     }
 
-    /// An empty write, if there is room for one.
+    fn posted_own(&mut self, what: Posted) {
+        self.unfinished += 1;
+        self.posted.push_back(what);
+    }
+
+    /// Room for a request, taken.
+    pub(super) fn take_room(&mut self) -> Option<()> {
+        self.room = self.room.checked_sub(1)?;
+        Some(())
+    }
+
+    /// Posts a request, for which room was taken; its number.
+    pub(super) fn request(
+        &mut self,
+        mut request: Request<'_>,
+    ) -> std::result::Result<u64, RequestError> {
+        request.flags -= SendFlags::UNSIGNALLED;
+        let posted = match &mut self.life {
+            Life::Open(qp) => qp.post(request),
+            _ => {
+                self.room += 1;
+                return Err(RequestError { why: QueueError::Closed, payload: request.payload });
+            }
+        };
+        let id = self.next_request;
+        if let Err(error) = posted {
+            let why = error.why;
+            if matches!(why, Why::Device(_)) {
+                // The queue pair keeps it, and it may complete; its room is gone with the queue pair.
+                self.posted.push_back(Posted::Request(id));
+                self.next_request += 1;
+                self.fail(QueueError::Refused(why));
+            } else {
+                self.room += 1;
+            }
+            let why = self.end.clone().unwrap_or(QueueError::Refused(why));
+            return Err(RequestError { why, payload: error.into_payload() });
+        }
+        self.next_request += 1;
+        self.posted.push_back(Posted::Request(id));
+        self.requests.insert(id, Outcome::Waiting);
+        Ok(id)
+    }
+
+    /// The completion of a request, taken, if it has come.
+    pub(super) fn done(&mut self, id: u64) -> Option<Done> {
+        if !matches!(self.requests.get(&id), Some(Outcome::Done(_))) {
+            return None;
+        }
+        match self.requests.remove(&id) {
+            Some(Outcome::Done(done)) => Some(done),
+            _ => None,
+        }
+    }
+
+    /// Nobody waits for the request any more.
+    pub(super) fn abandon(&mut self, id: u64) {
+        match self.requests.remove(&id) {
+            Some(Outcome::Done(done)) => self.abandoned.extend(done.into_payload()),
+            Some(_) => drop(self.requests.insert(id, Outcome::Abandoned)),
+            None => {}
+        }
+    }
+
+    /// An empty write, unless one is under way.
     pub(super) fn probe(&mut self) -> std::result::Result<(), QueueError> {
+        // There is one entry for it.
+        let under_way = self.posted.iter().any(|posted| matches!(posted, Posted::Probe));
         let qp = self.qp()?;
-        if qp.room().0 == 0 {
+        if under_way {
             return Ok(());
         }
         match qp.post_empty_write() {
-            Ok(()) => self.unfinished += 1,
+            Ok(()) => self.posted_own(Posted::Probe),
             Err(PostError { why, .. }) => {
                 if matches!(why, Why::Device(_)) {
+                    self.posted_own(Posted::Probe);
                     self.fail(QueueError::Refused(why));
                 }
                 return Err(self.end.clone().unwrap_or(QueueError::Refused(why)));
@@ -252,7 +376,14 @@ impl State {
     pub(super) fn closed(&mut self) -> Option<Result<()>> {
         if let Life::Closing(ashes) = &self.life {
             let closed = ashes.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-            self.life = Life::Closed(closed.map(|slots| self.spare.extend(slots)));
+            self.life = Life::Closed(closed.map(|payloads| {
+                for payload in payloads {
+                    match payload.into_slot() {
+                        Ok(slot) => self.spare.push(slot),
+                        Err(other) => self.abandoned.push(other),
+                    }
+                }
+            }));
         }
         match &self.life {
             Life::Closed(result) => Some(result.clone()),
@@ -262,7 +393,7 @@ impl State {
 
     /// Takes all slots that are here.
     pub(super) fn take_slots(&mut self) -> Vec<Slot> {
-        let inbox = self.inbox.drain(..).map(|(slot, _)| slot);
+        let inbox = self.inbox.drain(..).map(|message| message.slot);
         self.free.drain(..).chain(self.spare.drain(..)).chain(inbox).collect()
     }
 }
