@@ -105,13 +105,13 @@ impl EventChannel {
         let raw = &entry.raw;
         interruptible(&token, deadline, || {
             loop {
+                if token.is_cancelled() {
+                    return Err(ConnectError::Cancelled);
+                }
                 let sent = raw.connect(params.to_raw(qp_num));
                 match sent {
                     Err(error) if error.errno() == Some(libc::EINTR) => {
-                        if token.is_cancelled() {
-                            return Err(ConnectError::Cancelled);
-                        }
-                        if Instant::now() >= deadline {
+                        if Instant::now() >= deadline && !token.is_cancelled() {
                             return Err(ConnectError::Timeout { limit: timeout });
                         }
                         // Somebody else's signal: the kernel has put the id back to where it was.

@@ -71,6 +71,9 @@ pub struct QueuePair {
     config: QpConfig,
     /// Multicast groups it is in.
     pub(crate) groups: Vec<Membership>,
+    /// Threads that use its number, for which its destruction waits.
+    #[cfg(feature = "tokio")]
+    pub(crate) holds: Option<Arc<crate::aio::Holds>>,
     srq: ManuallyDrop<Option<SrqRef>>,
     send_cq: ManuallyDrop<Arc<CqInner>>,
     recv_cq: ManuallyDrop<Arc<CqInner>>,
@@ -138,6 +141,8 @@ impl QueuePair {
             serial,
             config: *config,
             groups: Vec::new(),
+            #[cfg(feature = "tokio")]
+            holds: None,
             srq: ManuallyDrop::new(srq.cloned()),
             send_cq: ManuallyDrop::new(Arc::clone(send_cq)),
             recv_cq: ManuallyDrop::new(Arc::clone(recv_cq)),
@@ -335,6 +340,10 @@ impl QueuePair {
 
     fn destroy(&mut self) -> Result<()> {
         self.leave_groups();
+        #[cfg(feature = "tokio")]
+        if let Some(holds) = self.holds.take() {
+            holds.wait();
+        }
         let number = self.qp_num();
         // SAFETY: the QP is alive; it is not used again after this, whatever the outcome.
         let rc = unsafe { (self.pd.ctx.0.verbs.destroy_qp)(self.raw.as_ptr()) };

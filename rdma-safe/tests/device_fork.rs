@@ -1,6 +1,5 @@
 //! fork(2) with memory in the hands of a device. Alone in its process.
 
-#[allow(dead_code)] // shared with targets that use more of it
 mod support;
 
 use rdma_safe::*;

@@ -3,7 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use rdma_safe::QueuePair;
-use rdma_safe::aio::AsyncQueuePair;
+use rdma_safe::aio::{AsyncQueuePair, NumberHold};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -64,7 +64,8 @@ impl AsyncEventChannel {
         };
         let prepared = qp.lend(|qp| self.quietly(|channel| prepare(channel, qp)))???;
         let mut attempt = if prepared.iwarp {
-            self.request_on_a_thread(prepared, until, limit).await?
+            let hold = qp.lend(QueuePair::hold_number)?;
+            self.request_on_a_thread(prepared, hold, until, limit).await?
         } else {
             self.with(|channel| channel.send_request(prepared, until.into_std(), limit))??
         };
@@ -83,11 +84,13 @@ impl AsyncEventChannel {
         }
     }
 
-    /// Sends the request where it may block. The id moves to a channel of its own meanwhile, because the thread needs it
+    /// Sends the request where it may block. The thread may outlive this future by a moment, and knows the queue pair by its
+    /// number: until it is done with it, the queue pair cannot be destroyed, or the number could be the next one's. The id moves to a channel of its own meanwhile, because the thread needs it
     /// whole, and the others go on with this one.
     async fn request_on_a_thread(
         &self,
         prepared: Prepared,
+        hold: NumberHold,
         until: Instant,
         limit: Duration,
     ) -> Result<Connecting, ConnectError> {
@@ -103,6 +106,8 @@ impl AsyncEventChannel {
                 .get()
                 .map_err(ConnectError::from)
                 .and_then(|channel| channel.send_request(prepared, until.into_std(), limit));
+            // The kernel has found the queue pair by its number, or never will.
+            drop(hold);
             // If nobody waits any more, the attempt ends here; if nobody waits from now on, where `told` is dropped, and
             // then with a thread of its own if that blocks.
             let _ = tell.send((attempt, own));

@@ -14,6 +14,7 @@
 mod buffers;
 mod device_events;
 mod group;
+mod hold;
 mod queue_pair;
 mod request;
 mod state;
@@ -23,6 +24,9 @@ mod watch;
 pub use buffers::{Message, SendBuffer};
 pub use device_events::DeviceEvents;
 pub use group::AsyncPollGroup;
+pub(crate) use hold::Holds;
+#[doc(hidden)]
+pub use hold::NumberHold;
 pub use queue_pair::{AsyncConfig, AsyncQueuePair};
 pub use request::{Pending, Room};
 #[doc(hidden)]
