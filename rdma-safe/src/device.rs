@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// libibverbs says ENOSYS when it may not open the device's file, so its file is asked.
+    /// libibverbs says ENOSYS when it cannot open the device's file, so its file is asked.
     fn explain_open(&self, e: Error) -> Error {
         // SAFETY: the device is alive, the name a NUL-terminated array inside it.
         let node = unsafe { CStr::from_ptr(self.raw.as_ref().dev_name.as_ptr()) };
@@ -146,7 +146,12 @@ impl Device {
             Err(denied) if denied.kind() == std::io::ErrorKind::PermissionDenied => format!(
                 "no right to open {path}; join the group that owns it (often `rdma`) or add a udev rule"
             ),
-            _ => return e,
+            // No descriptor left, in this process or on this machine.
+            Err(other) => match other.raw_os_error() {
+                Some(errno @ (libc::EMFILE | libc::ENFILE)) => return Error::os(e.op(), errno),
+                _ => return e,
+            },
+            Ok(_) => return e,
         };
         Error::os(e.op(), libc::EACCES).with_hint(hint)
     }

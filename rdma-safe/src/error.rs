@@ -67,7 +67,10 @@ impl Error {
     pub(crate) fn os(op: &'static str, errno: i32) -> Error {
         let errno = errno.saturating_abs();
         let kind = ErrorKind::of(errno);
-        let hint = (kind == ErrorKind::DeviceGone).then_some(Cow::Borrowed(GONE));
+        let hint = match errno {
+            libc::EMFILE => Some(Cow::Owned(descriptors_hint())),
+            _ => (kind == ErrorKind::DeviceGone).then_some(Cow::Borrowed(GONE)),
+        };
         Error { op, errno, kind, hint }
     }
 
@@ -171,9 +174,23 @@ pub(crate) fn memlock_hint(err: Error, bytes: usize) -> Error {
 
 /// The soft RLIMIT_MEMLOCK in bytes; `None` when unlimited or unknown.
 fn memlock_limit() -> Option<u64> {
+    limit(libc::RLIMIT_MEMLOCK)
+}
+
+/// What to do when there are no descriptors left: contexts, channels and connections each need one.
+fn descriptors_hint() -> String {
+    let now = limit(libc::RLIMIT_NOFILE).map_or("not known".to_owned(), |n| n.to_string());
+    format!(
+        "this process has no file descriptor left: RLIMIT_NOFILE is {now}. Close some, or raise it: `ulimit -n`, \
+         `* - nofile` in /etc/security/limits.conf, or LimitNOFILE= for a systemd service"
+    )
+}
+
+/// A soft limit; `None` when unlimited or unknown.
+fn limit(which: libc::__rlimit_resource_t) -> Option<u64> {
     let mut lim = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `lim` is a valid, writable rlimit for the duration of the call.
-    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut lim) };
+    let rc = unsafe { libc::getrlimit(which, &mut lim) };
     (rc == 0 && lim.rlim_cur != libc::RLIM_INFINITY).then_some(lim.rlim_cur)
 }
 

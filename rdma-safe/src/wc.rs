@@ -46,10 +46,16 @@ impl WcStatus {
             7 => "bad response from the peer",
             8 => "local access error",
             9 => "invalid request at the peer",
-            10 => "remote access error: wrong key, address or right",
+            10 => {
+                "remote access error: the peer's region has another key, other bounds or not this right, or is gone; ask it again"
+            }
             11 => "remote operation error",
-            12 => "transport retries used up: the peer does not answer",
-            13 => "receiver-not-ready retries used up: the peer has no receive posted",
+            12 => {
+                "transport retries used up: the peer does not answer; it or its network is gone, so connect anew"
+            }
+            13 => {
+                "receiver-not-ready retries used up: the peer posted no receive in time; post more there, or allow more retries"
+            }
             21 => "general error",
             _ => "unknown status",
         }

@@ -65,3 +65,37 @@ fn the_error_names_the_missing_right() {
     assert_eq!(e.kind(), ErrorKind::PermissionDenied);
     assert!(e.to_string().contains("/dev/infiniband"), "{e}");
 }
+
+/// No descriptors left: every call that needs one says so, and what exists goes on.
+#[test]
+fn the_error_names_the_descriptor_limit() {
+    let ctx = under_test::open();
+    let device = Device::by_name(ctx.name()).unwrap();
+    // A child of its own would be needed for a limit of its own; so all that is left is used up instead.
+    let mut hoard = Vec::new();
+    let limit = {
+        let mut l = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a writable rlimit.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut l) }, 0);
+        l
+    };
+    let low = libc::rlimit { rlim_cur: 64, ..limit };
+    // SAFETY: a valid rlimit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &low) }, 0);
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        hoard.push(file);
+    }
+    let opened = device.open();
+    let channel = ctx.completion_channel();
+    let pd = ctx.alloc_pd();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    drop(hoard);
+    for e in [opened.map(drop).unwrap_err(), channel.map(drop).unwrap_err()] {
+        assert_eq!(e.errno(), libc::EMFILE, "{e}");
+        assert!(e.to_string().contains("RLIMIT_NOFILE is 64"), "{e}");
+        assert!(e.to_string().contains("ulimit -n"), "{e}");
+    }
+    drop(pd.expect("needs no descriptor").slots(64, 1).unwrap());
+    drop(device.open().expect("as before"));
+}
