@@ -95,6 +95,7 @@ mod shared;
 mod slot;
 mod srq;
 mod states;
+pub mod threads;
 mod wc;
 mod xrc;
 
@@ -135,16 +136,3 @@ pub use slot::Slot;
 pub use srq::{SharedReceiveQueue, SrqRef};
 pub use wc::{Done, Extra, Op, Queue, Wc, WcStatus};
 pub use xrc::{XrcDomain, XrcTarget};
-
-static_assertions::assert_impl_all!(Device: Clone, Send, Sync);
-static_assertions::assert_impl_all!(Context: Clone, Send, Sync);
-static_assertions::assert_impl_all!(ProtectionDomain: Clone, Send, Sync);
-static_assertions::assert_impl_all!(CompletionChannel: Clone, Send, Sync);
-static_assertions::assert_impl_all!(CqRef: Clone, Send, Sync);
-static_assertions::assert_impl_all!(Slot: Send, Sync);
-static_assertions::assert_impl_all!(CompletionQueue: Send);
-static_assertions::assert_impl_all!(QueuePair: Send);
-static_assertions::assert_impl_all!(PollGroup: Send);
-static_assertions::assert_impl_all!(MemoryRegion<Remote>: Send, Sync);
-static_assertions::assert_impl_all!(Error: Send, Sync);
-static_assertions::assert_not_impl_any!(Slot: Clone, Copy);
