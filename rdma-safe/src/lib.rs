@@ -41,7 +41,7 @@
 //!
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
-//!   `cq`, `qp`, `qp_query`, `multicast`, `post`, `ah`, `xrc`;
+//!   `cq`, `qp`, `qp_query`, `multicast`, `srq`, `post`, `ah`, `xrc`;
 //! * the same, for memory: `mr` (but `mr::access`), `mw`, `domain`, `dm`, `fork`, `scope`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`, `payload`, `sg`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.

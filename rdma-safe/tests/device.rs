@@ -592,7 +592,7 @@ fn an_empty_write_takes_no_receive() {
         a.post_empty_write().unwrap();
     }
     for d in redeem(&mut cq, &mut [&mut a, &mut b], 5) {
-        assert!(d.status.is_ok() && d.op == Op::Send && d.slot.is_none(), "{}", d.status);
+        assert!(d.status.is_ok() && d.op == Op::Write && d.slot.is_none(), "{}", d.status);
     }
     a.post_inline(b"after", SIG).unwrap();
     let done = redeem(&mut cq, &mut [&mut a, &mut b], 2);
