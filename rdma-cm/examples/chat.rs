@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of a line at most, so that it fits a datagram on every path (RoCE over Ethernet: 1024).
 const LINE: usize = 900;
 /// In front of every received datagram there is room for a global routing header.
-const HEADER: usize = 40;
+const HEADER: usize = rdma_safe::GRH_SIZE;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
