@@ -84,9 +84,11 @@ impl AsyncEventChannel {
         }
     }
 
-    /// Sends the request where it may block. The thread may outlive this future by a moment, and knows the queue pair by its
-    /// number: until it is done with it, the queue pair cannot be destroyed, or the number could be the next one's. The id moves to a channel of its own meanwhile, because the thread needs it
-    /// whole, and the others go on with this one.
+    /// Sends the request where it may block.
+    ///
+    /// The thread may outlive this future by a moment, and knows the queue pair by its number only: until it is done with
+    /// it, the queue pair cannot be destroyed, or the number could be the next one's. The id moves to a channel of its own
+    /// meanwhile, because the thread needs it whole, and the others go on with this one.
     async fn request_on_a_thread(
         &self,
         prepared: Prepared,

@@ -1,7 +1,8 @@
 //! What an [`AsyncQueuePair`](super::AsyncQueuePair) shares between its tasks: the queues and who owns which slot.
 //!
-//! Every slot of the queue pair's own is in exactly one place: `free`, `spare`, `inbox`, the queue pair, or a [`SendBuffer`](super::SendBuffer)
-//! or [`Message`](super::Message) of the user, which puts it back when dropped. Futures own none.
+//! Every slot of the queue pair's own is in exactly one place: `free`, `spare`, `inbox`, the queue pair, or a
+//! [`SendBuffer`](super::SendBuffer) or [`Message`](super::Message) of the user, which puts it back when dropped. What a
+//! request names is in the queue pair, in its completion, or among the `abandoned`. Futures own nothing.
 
 #![forbid(unsafe_code)]
 
