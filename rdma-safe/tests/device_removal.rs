@@ -49,6 +49,12 @@ fn letting_go_lets_the_device_go() {
     let slots = pd.slots(4096, 4).unwrap();
     let qp = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &QpConfig::default()).unwrap();
     let events = AsyncEvents::new(&ctx).unwrap();
+    let memory = OwnedMemory::zeroed(4096).unwrap();
+    let region = pd.register_remote(memory, RemoteAccess::ReadWrite).unwrap();
+    let shared = pd.register(vec![7; 4096].into()).unwrap().into_shared();
+    let choice = GidChoice::new(&ctx, 1, None).unwrap();
+    let extended = ctx.create_cq_ex(16, WcFields::empty(), None).ok();
+    assert_eq!(extended.is_some(), kind == "rxe");
 
     let mut removal = rdma(&["link", "del", &name]);
     let gone = Instant::now() + Duration::from_secs(20);
@@ -58,7 +64,13 @@ fn letting_go_lets_the_device_go() {
     }
     assert!(removal.try_wait().unwrap().is_none(), "it waits for the last context");
     assert!(qp.close().unwrap().is_empty());
+    // Memory is still ours, and comes back.
+    region.copy_in(5, b"late").unwrap();
+    assert_eq!(region.deregister().unwrap()[5..9], *b"late");
+    assert_eq!(shared.try_unshare().unwrap().deregister().unwrap()[..], [7; 4096]);
     drop((events, slots, cq, channel, pd, ctx));
+    assert!(removal.try_wait().unwrap().is_none(), "a choice of a GID holds the context as well");
+    drop((choice, extended));
     finish(removal);
 
     finish(rdma(&["link", "add", &name, "type", kind, "netdev", &netdev]));
