@@ -5,21 +5,26 @@
 //! domain takes an `unsafe` promise. So what decides is this crate's own bookkeeping: what posts or polls takes
 //! `&mut self`, has no locks, and is used by one thread at a time.
 //!
-//! | types | Send | Sync | why |
-//! |---|---|---|---|
-//! | [`Device`], [`Context`], [`ProtectionDomain`], [`ThreadDomain`], [`XrcDomain`] | yes | yes | shared handles (`Arc`) to objects that are only named when others are made |
-//! | [`CompletionChannel`], [`CqRef`], [`AddressHandle`], [`DeviceMemory`] | yes | yes | the same; what they count is atomic or behind a lock |
-//! | [`CompletionQueue`], [`ExtendedCq`] | yes | no | the right to poll is one thread's: two pollers would need the lock this crate has not got; others name a queue by its [`CqRef`] |
-//! | [`QueuePair`], [`ManualQp`], [`PollGroup`] | yes | no | posting and redeeming change tables without locks; the provider's objects move with them |
-//! | [`SharedReceiveQueue`], [`XrcTarget`] | yes | – | the same; whether they are `Sync` is not promised |
-//! | [`Slot`], [`RemoteSlot`], [`SharedSlice`], [`SgList`], [`MemoryWindow`], [`Payload`] | yes | yes | sole owners of their memory; through `&` it is read, or copied atomically |
-//! | [`MemoryRegion`], [`SharedRegion`] | yes | yes | `&` of a local or shared one reads; of a remote one it copies and counts with atomics; a foreign one has only numbers |
-//! | [`OwnedMemory`] | yes | no | the buffer under it need only be `Send` ([`StableBuffer`]) |
-//! | [`Wc`], [`ExtendedWc`], [`Done`], [`Completion`] | yes | yes | numbers, and what owns memory |
-//! | [`AsyncEvents`], [`GidChoice`] | yes | yes | reading takes `&mut` |
-//! | [`Borrowed`], [`ScopedDone`] | yes | yes | as a slot, for the length of its scope |
-//! | [`Scope`] | no | no | it stands for a queue pair and the queue it is polled from, on the stack of their owner |
-//! | attributes, addresses, flags, events, errors | yes | yes | plain values |
+//! * [`Device`], [`Context`], [`ProtectionDomain`], [`ThreadDomain`], [`XrcDomain`]: **`Send` and `Sync`**. Shared
+//!   handles (`Arc`) to objects that are only named when others are made.
+//! * [`CompletionChannel`], [`CqRef`], [`AddressHandle`], [`DeviceMemory`]: **`Send` and `Sync`**. The same; what
+//!   they count is atomic or behind a lock.
+//! * [`CompletionQueue`], [`ExtendedCq`]: **`Send`, not `Sync`**. The right to poll is one thread's: two pollers
+//!   would need the lock this crate has not got; others name a queue by its [`CqRef`].
+//! * [`QueuePair`], [`ManualQp`], [`PollGroup`]: **`Send`, not `Sync`**. Posting and redeeming change tables
+//!   without locks; the provider's objects move with them.
+//! * [`SharedReceiveQueue`], [`XrcTarget`]: **`Send`**. The same; whether they are `Sync` is not promised.
+//! * [`Slot`], [`RemoteSlot`], [`SharedSlice`], [`SgList`], [`MemoryWindow`], [`Payload`]: **`Send` and `Sync`**.
+//!   Sole owners of their memory; through `&` it is read, or copied atomically.
+//! * [`MemoryRegion`], [`SharedRegion`]: **`Send` and `Sync`**. `&` of a local or shared one reads; of a remote one
+//!   it copies and counts with atomics; a foreign one has only numbers.
+//! * [`OwnedMemory`]: **`Send`, not `Sync`**. The buffer under it need only be `Send` ([`StableBuffer`]).
+//! * [`Wc`], [`ExtendedWc`], [`Done`], [`Completion`]: **`Send` and `Sync`**. Numbers, and what owns memory.
+//! * [`AsyncEvents`], [`GidChoice`]: **`Send` and `Sync`**. Reading takes `&mut`.
+//! * [`Borrowed`], [`ScopedDone`]: **`Send` and `Sync`**. As a slot, for the length of its scope.
+//! * [`Scope`]: **neither**. It stands for a queue pair and the queue it is polled from, on the stack of their
+//!   owner.
+//! * attributes, addresses, flags, events, errors: **`Send` and `Sync`**. Plain values.
 
 #![forbid(unsafe_code)]
 

@@ -49,7 +49,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Full => "the queue is full: redeem completions first or make it deeper",
-            Why::TooLong => "longer than the memory posted, or than an inline send may be (QueuePair::max_inline; ask for more with QpConfig::max_inline)",
+            Why::TooLong => "longer than the memory posted, or than an inline send may be (QueuePair::max_inline; QpConfig asks for more)",
             Why::Empty => "a read of no bytes, or a list without pieces",
             Why::OutOfRange => "longer than the remote memory it names",
             Why::Misaligned => "an atomic needs 8 bytes at a remote address that is a multiple of 8",
