@@ -89,7 +89,7 @@ impl Completion {
         self.extra.imm()
     }
 
-    /// The key that the peer's send invalidated here. siw does not tell.
+    /// The key that the peer's send invalidated here. Neither siw nor rxe tells.
     pub fn invalidated(&self) -> Option<u32> {
         self.extra.invalidated()
     }

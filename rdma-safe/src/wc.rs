@@ -242,7 +242,7 @@ impl Extra {
         self.flag(Extra::IMM).then_some(self.word)
     }
 
-    /// The key that the peer's send invalidated here. siw does not tell.
+    /// The key that the peer's send invalidated here. Neither siw nor rxe tells.
     pub fn invalidated(self) -> Option<u32> {
         self.flag(Extra::INVALIDATED).then_some(self.word)
     }
@@ -292,7 +292,7 @@ impl Done {
         self.extra.imm()
     }
 
-    /// The key that the peer's send invalidated here. siw does not tell.
+    /// The key that the peer's send invalidated here. Neither siw nor rxe tells.
     pub fn invalidated(&self) -> Option<u32> {
         self.extra.invalidated()
     }
