@@ -609,3 +609,25 @@ fn the_end_of_the_runtime_loses_nothing() {
     assert_eq!(r.fake.state().alive(), (0, 0, 0, 0));
     r.fake.check();
 }
+
+/// A thread that knows a queue pair by its number must not find the next one under it.
+#[test]
+fn a_number_in_use_is_not_given_to_the_next() {
+    let fake = Fake::open();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let cq = fake.ctx.create_cq(64).unwrap();
+    let config = QpConfig { send_depth: 4, recv_depth: 4, ..QpConfig::default() };
+    let r = cq.cq_ref();
+    let mut qp = pd.create_qp(&r, &r, &config).unwrap();
+    let number = qp.qp_num();
+    let (one, two) = (qp.hold_number(), qp.hold_number());
+    let closing = thread::spawn(move || qp.close().map(|slots| slots.len()));
+    drop(one);
+    thread::sleep(Duration::from_millis(20));
+    let next = pd.create_qp(&r, &r, &config).unwrap();
+    assert_ne!(next.qp_num(), number, "the lowest free number, as siw");
+    assert!(!closing.is_finished());
+    drop(two);
+    assert_eq!(closing.join().unwrap().unwrap(), 0);
+    assert_eq!(pd.create_qp(&r, &r, &config).unwrap().qp_num(), number);
+}
