@@ -207,7 +207,7 @@ static_assertions::assert_impl_all!(AddressHandle: Clone, Send, Sync);
 impl AddressHandle {
     /// Whether it was made in this protection domain, as the sends that use it have to be.
     pub fn is_of(&self, pd: &ProtectionDomain) -> bool {
-        Arc::ptr_eq(&self.0.pd, &pd.0)
+        Arc::ptr_eq(&self.0.pd, pd.root())
     }
 
     /// Identity of its protection domain, to compare.
@@ -238,9 +238,10 @@ impl ProtectionDomain {
     pub fn create_ah(&self, to: &AddressVector) -> Result<AddressHandle> {
         to.check("ibv_create_ah", self.context())?;
         // SAFETY: the domain is alive, the attributes are complete and not kept.
-        let raw = unsafe { (self.0.ctx.0.verbs.create_ah)(self.as_raw(), &mut to.to_raw()) };
+        let raw =
+            unsafe { (self.0.ctx.0.verbs.create_ah)(self.root().raw.as_ptr(), &mut to.to_raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| explain(Error::last("ibv_create_ah")))?;
-        Ok(AddressHandle(Arc::new(AhInner { raw, pd: ManuallyDrop::new(Arc::clone(&self.0)) })))
+        Ok(AddressHandle(Arc::new(AhInner { raw, pd: ManuallyDrop::new(Arc::clone(self.root())) })))
     }
 
     /// The way back to the sender of a datagram (ibv_init_ah_from_wc(3)): its completion's [`Wc::origin`], the port that

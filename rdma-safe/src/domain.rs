@@ -62,10 +62,11 @@ impl ProtectionDomain {
         unsafe { self.parent(None) }
     }
 
-    /// A parent domain over this one and a thread domain: the provider leaves out locks for what is made in it.
+    /// A parent domain over this one and a thread domain: the provider leaves out locks for queue pairs made in it. (Shared
+    /// receive queues, memory and address handles are always made in the domain under it.)
     ///
     /// # Safety
-    /// All queue pairs and shared receive queues made in parent domains over the same thread domain are used (posted to,
+    /// All queue pairs made in parent domains over the same thread domain are used (posted to,
     /// modified, destroyed) by one thread at a time, all together: moving one of them to another thread moves all.
     ///
     /// # Errors

@@ -137,7 +137,7 @@ impl QueuePair {
             key: QpKey::UNKNOWN,
             // SAFETY: the context is open.
             ops: unsafe { Ops::of(ctx.as_raw()) },
-            domain: Arc::as_ptr(&pd.0),
+            domain: Arc::as_ptr(pd.root()),
             serial,
             config: *config,
             groups: Vec::new(),

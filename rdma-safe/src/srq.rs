@@ -123,7 +123,7 @@ impl SrqRef {
     }
 
     fn book(&self, pd: &ProtectionDomain, cq: &Arc<CqInner>) -> Result<()> {
-        if !Arc::ptr_eq(&self.0.pd, &pd.0) {
+        if !Arc::ptr_eq(&self.0.pd, pd.root()) {
             return Err(Error::refused(
                 "create_qp",
                 ErrorKind::WrongContext,
@@ -189,7 +189,7 @@ impl SharedReceiveQueue {
             attr: ibv_srq_attr { max_wr: depth, max_sge: 1, srq_limit: 0 },
         };
         // SAFETY: the PD is alive, the attributes are complete.
-        let raw = unsafe { (ctx.0.verbs.create_srq)(pd.as_raw(), &mut attr) };
+        let raw = unsafe { (ctx.0.verbs.create_srq)(pd.root().raw.as_ptr(), &mut attr) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_srq"))?;
         Ok(SharedReceiveQueue::wrap(pd, raw, serial, depth, None))
     }
@@ -207,7 +207,7 @@ impl SharedReceiveQueue {
             raw,
             serial,
             depth,
-            pd: ManuallyDrop::new(Arc::clone(&pd.0)),
+            pd: ManuallyDrop::new(Arc::clone(pd.root())),
             xrc: ManuallyDrop::new(xrc),
             datagrams: OnceLock::new(),
             booked: Mutex::default(),
@@ -251,7 +251,7 @@ impl SharedReceiveQueue {
                 | m::IBV_SRQ_INIT_ATTR_XRCD.0
                 | m::IBV_SRQ_INIT_ATTR_CQ.0,
             srq_type: ibv_srq_type::IBV_SRQT_XRC,
-            pd: pd.as_raw(),
+            pd: pd.root().raw.as_ptr(),
             xrcd: domain.as_raw(),
             cq: cq.raw.as_ptr(),
             ..ibv_srq_init_attr_ex::default()
