@@ -5,7 +5,7 @@
 //! * A post before the connection stands wedges siw's send queue: refused by the state kept here.
 //! * A post on a failed siw queue pair returns 0 and never completes: slots come back from the destruction, which is
 //!   the only point at which no provider touches them any more. No marker request is used for draining.
-//! * Lists of requests may fail with a return of 0 (siw): one request per call.
+//! * Lists of requests may fail with a return of 0 (siw): whatever the return, a request named as failed has failed.
 //! * A return may be negative, positive or -1 with errno: all are understood.
 //! * A queue of depth 0 fails or divides by zero: refused. Empty receives cannot be made, because slots are not empty.
 //! * siw's doorbell may fail with ENOTCONN while the connection is being closed: as any failed post.

@@ -86,3 +86,58 @@ fn posting_polling_and_redeeming_allocate_nothing() {
     }
     fake.check();
 }
+
+/// The other kinds of requests allocate nothing either; shared slices and lists are made before.
+#[test]
+fn requests_of_every_kind_allocate_nothing() {
+    let fake = Fake::open();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let mut cq = fake.ctx.create_cq(64).unwrap();
+    let config = QpConfig { send_depth: 8, recv_depth: 8, max_send_sge: 2, ..QpConfig::default() };
+    let mut a = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config).unwrap();
+    let mut b = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config).unwrap();
+    fake.connect(a.qp_num(), b.qp_num());
+    a.mark_connected().unwrap();
+    b.mark_connected().unwrap();
+    let memory = OwnedMemory::zeroed(256).unwrap();
+    let region = MemoryRegion::register_remote(&pd, memory, RemoteAccess::ReadWrite).unwrap();
+    let to = region.remote();
+    let shared = pd.register(vec![1; 100].into()).unwrap().into_shared();
+    let mut list = SgList::new();
+    for slot in pd.slots(64, 2).unwrap() {
+        list.push(slot, 50).unwrap();
+    }
+    let mut kept = [Some(Payload::from(shared.slice(0, 64).unwrap())), Some(list.into())];
+    let mut slots: [Option<Slot>; 2] = Default::default();
+    for (place, slot) in slots.iter_mut().zip(pd.slots(128, 2).unwrap()) {
+        *place = Some(slot);
+    }
+    let mut round = |measured: bool| {
+        let posted = count(|| {
+            let [slice, list] = kept.each_mut().map(|k| k.take().unwrap());
+            a.post(Request::write(slice, 64, to)).unwrap();
+            let PayloadKind::List(list) = list.into_kind() else { panic!("a list") };
+            a.post(Request::write_list(list, to)).unwrap();
+            let batch = slots.each_mut().map(|s| Request::write(s.take().unwrap(), 100, to));
+            assert_eq!(a.post_batch(batch).unwrap(), 2);
+        });
+        fake.progress();
+        let redeemed = count(|| {
+            let mut wcs: [Wc; 4] = Default::default();
+            assert_eq!(cq.poll(&mut wcs).unwrap(), 4);
+            for (i, wc) in wcs.iter_mut().enumerate() {
+                let done = a.complete(wc).unwrap();
+                assert!(done.status.is_ok() && done.op == Op::Write);
+                match i {
+                    0 | 1 => kept[i] = done.payload,
+                    _ => slots[i - 2] = done.slot,
+                }
+            }
+        });
+        assert!(!measured || (posted, redeemed) == (0, 0), "{posted} and {redeemed}");
+    };
+    for i in 0..100 {
+        round(i > 3);
+    }
+    fake.check();
+}
