@@ -146,6 +146,7 @@ pub(super) fn publish(bench: &mut Bench) -> Result<Count> {
     let mut command = cargo::cargo();
     // What is not committed yet is packed too: this tests the packages, not the tidiness of a working copy.
     published(command.args(["publish", "--dry-run", "--allow-dirty"]));
+    command.env("CARGO_HOME", fresh_home()?);
     let text = case(bench, &mut count, "cargo publish --dry-run", &mut command)?;
     let sizes: Vec<f64> = text.lines().filter_map(packed_kib).collect();
     count.case(
@@ -180,6 +181,27 @@ pub(super) fn publish(bench: &mut Bench) -> Result<Count> {
         }
     }
     Ok(count)
+}
+
+/// A cargo home without what it unpacked before. Cargo keeps unpacked packages by name and version, those it has just made
+/// too, so the second run of a version would be checked against the first one's sources.
+fn fresh_home() -> Result<PathBuf> {
+    let home = paths::target().join("publish-home");
+    if home.exists() {
+        fs::remove_dir_all(&home).with_context(|| format!("cannot remove {}", home.display()))?;
+    }
+    fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
+    let usual = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let usual = usual.or_else(|| paths::home().map(|home| home.join(".cargo")));
+    for name in ["config.toml", "config"] {
+        let Some(file) = usual.as_ref().map(|dir| dir.join(name)).filter(|file| file.is_file())
+        else {
+            continue;
+        };
+        fs::copy(&file, home.join(name))
+            .with_context(|| format!("cannot copy {}", file.display()))?;
+    }
+    Ok(home)
 }
 
 /// 61.9 of `Packaged 19 files, 457.6KiB (61.9KiB compressed)`.
