@@ -467,6 +467,10 @@ fn refusals_and_rejections_say_so() {
         };
         let (dialled, ()) = tokio::join!(soon("connect", server.connect(&channel)), rejecting);
         match dialled.map(drop).unwrap_err() {
+            // On soft iWARP the end of the TCP connection can overtake the rejection, and takes its private data along.
+            ConnectError::Rejected { private_data, .. }
+                if private_data.is_empty()
+                    && server.pd.context().transport() == Transport::Iwarp => {}
             ConnectError::Rejected { private_data, .. } => {
                 assert_eq!(private_data.payload().unwrap(), b"not today");
             }
