@@ -39,8 +39,8 @@ impl QueuePair {
                 };
                 match self.stage(request, sge, wr) {
                     Ok(Staged::Listed) => n += 1,
-                    Ok(Staged::Bind(mw, b)) => {
-                        bind = Some((mw, b));
+                    Ok(Staged::Bind(mw, b, region)) => {
+                        bind = Some((mw, b, region));
                         break;
                     }
                     Err(e) => {
@@ -52,7 +52,7 @@ impl QueuePair {
             self.ring_sends(wrs.get_mut(..n).unwrap_or_default(), bind.is_some())
                 .map_err(|e| BatchError { posted: posted + e.posted, ..e })?;
             posted += n;
-            if let Some((mw, mut b)) = bind {
+            if let Some((mw, mut b, _region)) = bind {
                 // SAFETY: as in `post`.
                 let rc = unsafe { ibv_bind_mw(self.raw.as_ptr(), mw, &mut b) };
                 self.settle_post(rc, true).map_err(|error| BatchError {

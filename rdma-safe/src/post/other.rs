@@ -31,8 +31,9 @@ impl QueuePair {
         let mut wr = ibv_send_wr::default();
         match self.stage(request, &mut sge, &mut wr)? {
             Staged::Listed => {}
-            Staged::Bind(mw, mut bind) => {
-                // SAFETY: the queue pair is alive; window and region are, in the table, until the request is done.
+            Staged::Bind(mw, mut bind, _region) => {
+                // SAFETY: the queue pair is alive; the window is, in the table, until the request is done, and the
+                // region at least until the provider has read its name.
                 return match unsafe { ibv_bind_mw(self.raw.as_ptr(), mw, &mut bind) } {
                     0 => Ok(()),
                     rc => Err(self.broke(rc)),
@@ -176,7 +177,7 @@ impl QueuePair {
                 return Err(PostError::of(Why::Full, payload));
             }
         }
-        if let Staged::Bind(_, bind) = &mut staged {
+        if let Staged::Bind(_, bind, _) = &mut staged {
             (bind.wr_id, bind.send_flags) = (wr.wr_id, wr.send_flags);
         }
         Ok(staged)
@@ -323,7 +324,9 @@ pub(super) enum Staged {
     /// The request goes into a list.
     Listed,
     /// A window of type 1 is bound by a call of its own.
-    Bind(*mut ibv_mw, ibv_mw_bind),
+    ///
+    /// The region is kept until that has returned: nothing else keeps one that a window is only taken off.
+    Bind(*mut ibv_mw, ibv_mw_bind, Arc<crate::mr::Region>),
 }
 
 fn stage_bind(
@@ -346,7 +349,8 @@ fn stage_bind(
     let mw = window.raw.as_ptr();
     match window.kind {
         WindowKind::Type1 => {
-            Staged::Bind(mw, ibv_mw_bind { wr_id: 0, send_flags: 0, bind_info: info })
+            let bind_mw = ibv_mw_bind { wr_id: 0, send_flags: 0, bind_info: info };
+            Staged::Bind(mw, bind_mw, Arc::clone(&bind.region))
         }
         WindowKind::Type2 => {
             wr.__bindgen_anon_2.bind_mw =

@@ -16,6 +16,7 @@ pub(crate) mod kinds;
 pub(crate) mod more;
 mod objects;
 mod transfer;
+mod windows;
 
 use rdma_safe::Context;
 use rdma_safe::seam::Verbs;
@@ -192,6 +193,7 @@ impl Fake {
             poll_cq: Some(data::poll_cq),
             req_notify_cq: Some(data::req_notify_cq),
             post_srq_recv: Some(transfer::post_srq_recv),
+            bind_mw: Some(windows::bind_mw),
             ..ibv_context_ops::default()
         };
         let async_fd = events::counter();
