@@ -155,8 +155,10 @@ impl QueuePair {
     /// queue pair is in as this crate knows it.
     ///
     /// # Errors
-    /// [`WrongState`](ErrorKind::WrongState) for a move that does not exist, for leaving the error state, and for going
-    /// back to RESET (make a new queue pair: its requests would be forgotten by the device but not by us);
+    /// [`WrongState`](ErrorKind::WrongState) for a move that does not exist, for leaving the error state, for going back
+    /// to RESET (make a new queue pair: its requests would be forgotten by the device but not by us), and for going (on)
+    /// to RTS while unsignalled sends are in flight on a queue pair whose send queue may have failed and work again (UC,
+    /// UD): which of them failed, only completions tell that are not redeemed yet;
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) with the names of all attributes that are missing or do not belong
     /// there, for changing depths, and for a RoCE address without its global part; else the errno of the call.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
@@ -179,6 +181,17 @@ impl QueuePair {
                 return Err(self.wrong_state(
                     "ibv_modify_qp",
                     "going back to RESET would orphan posted slots; make a new one",
+                ));
+            }
+            (QpState::ReadyToSend | QpState::Draining | QpState::SendQueueError, Some(t))
+                if t == QpState::ReadyToSend
+                    && self.recovers()
+                    && self.flight.unsignalled() > 0 =>
+            {
+                return Err(self.wrong_state(
+                    "ibv_modify_qp",
+                    "unsignalled sends are in flight that may have failed: redeem all completions first, \
+                     or make a new queue pair",
                 ));
             }
             _ => {}
@@ -253,6 +266,11 @@ impl QueuePair {
             }
             _ => QpState::Error,
         });
+    }
+
+    /// Whether its send queue can work again after a failure (InfiniBand 1.2.1, 10.3.1.7).
+    pub(crate) fn recovers(&self) -> bool {
+        !matches!(self.config.kind, QpKind::Rc | QpKind::XrcSend)
     }
 
     #[cold]

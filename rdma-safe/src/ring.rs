@@ -222,6 +222,29 @@ impl InFlight {
                 self.recv_next = if last { self.send_depth } else { next };
                 Ok(id)
             }
+            _ => self.put_recv_far(payload),
+        }
+    }
+
+    /// The next entry is taken. In a shared queue another may be free: its receives complete in any order, and one that
+    /// a failed queue pair had taken may never.
+    #[cold]
+    #[inline(never)]
+    fn put_recv_far(&mut self, payload: Payload) -> Result<u64, Payload> {
+        let next = self.recv_next as usize;
+        let shared = self.entries.get(next).is_some_and(|e| e.id & KIND_MASK == SHARED_RECV);
+        let (before, after) = self.entries.split_at(next.min(self.entries.len()));
+        let vacant = |e: &Entry| !e.in_flight();
+        let found = match after.iter().position(vacant) {
+            Some(at) => Some(next + at),
+            None => before.iter().position(vacant),
+        };
+        match found {
+            // Lossless: the table has at most 2^17 entries. It is vacant, so this does not come here again.
+            Some(at) if shared => {
+                self.recv_next = at as u32;
+                self.put_recv(payload)
+            }
             _ => Err(payload),
         }
     }
@@ -256,6 +279,25 @@ impl InFlight {
             self.sweep(index);
         }
         Some(payload)
+    }
+
+    /// [`redeem`](Self::redeem) of a failed send whose queue may work again: it says nothing of the unsignalled sends
+    /// before it, which may have failed too and have completions of their own. Were such an entry used again, a kept
+    /// completion would be redeemed for another request once its generation comes round.
+    pub(crate) fn redeem_alone(&mut self, id: u64) -> Option<Option<Payload>> {
+        let index = (id & INDEX_MASK) as usize;
+        let e = self.entries.get_mut(index)?;
+        if e.id != id || id & GENERATION_ONE == 0 {
+            return None;
+        }
+        let payload = e.vacate();
+        self.settle_mark(index);
+        Some(payload)
+    }
+
+    /// Unsignalled sends that nothing has finished yet.
+    pub(crate) fn unsignalled(&self) -> u32 {
+        self.unsignalled
     }
 
     /// Not 0: no completion is plain, or there are unsignalled sends to look for.
@@ -294,18 +336,16 @@ impl InFlight {
         back
     }
 
-    /// Undoes the latest `n` posts of the receive queue.
-    pub(crate) fn unput_recvs(&mut self, n: usize) -> Vec<Payload> {
+    /// Undoes the latest posts of the receive queue, whose ids these are, in their order.
+    pub(crate) fn unput_recvs(&mut self, ids: impl Iterator<Item = u64>) -> Vec<Payload> {
         let mut back = Vec::new();
-        for _ in 0..n {
-            let first = self.recv_next == self.send_depth;
-            // Lossless: the table has at most 2^17 entries.
-            let index =
-                if first { self.entries.len() as u32 } else { self.recv_next }.saturating_sub(1);
-            self.recv_next = index;
+        let mut first = None;
+        for id in ids {
+            let index = (id & INDEX_MASK) as u32;
+            first = first.or(Some(index));
             back.extend(self.take_back(index));
         }
-        back.reverse();
+        self.recv_next = first.unwrap_or(self.recv_next);
         back
     }
 
@@ -338,16 +378,11 @@ impl InFlight {
     #[cold]
     #[inline(never)]
     fn sweep(&mut self, index: usize) {
-        // An unsignalled send that failed has a completion of its own. Receives have no mark.
-        let Some(m) = self.marks.get_mut(index) else { return };
-        match std::mem::replace(&mut m.0, Mark::Signalled) {
-            Mark::Signalled => {}
-            Mark::Unsignalled => {
-                self.unsignalled = self.unsignalled.wrapping_sub(1);
-                self.lazy = self.lazy.wrapping_sub(1);
-            }
-            Mark::Finished => self.lazy = self.lazy.wrapping_sub(1),
+        // Receives have no mark.
+        if index >= self.marks.len() {
+            return;
         }
+        self.settle_mark(index);
         // Lossless: the table has at most 2^17 entries.
         let index = index as u32;
         let mut i = index;
@@ -365,6 +400,19 @@ impl InFlight {
             {
                 self.free(i);
             }
+        }
+    }
+
+    /// A send is done by its own completion: an unsignalled one that failed has one.
+    fn settle_mark(&mut self, index: usize) {
+        let Some(m) = self.marks.get_mut(index) else { return };
+        match std::mem::replace(&mut m.0, Mark::Signalled) {
+            Mark::Signalled => {}
+            Mark::Unsignalled => {
+                self.unsignalled = self.unsignalled.wrapping_sub(1);
+                self.lazy = self.lazy.wrapping_sub(1);
+            }
+            Mark::Finished => self.lazy = self.lazy.wrapping_sub(1),
         }
     }
 

@@ -121,8 +121,8 @@ fn undone_posts_leave_no_trace() {
     assert!(s.redeem(kept).is_none(), "finished by the one after it");
     s.put_recv(Payload::token(1)).unwrap();
     let kept = s.put_recv(Payload::token(2)).unwrap();
-    s.put_recv(Payload::token(3)).unwrap();
-    assert_eq!(s.unput_recvs(1).len(), 1);
+    let last = s.put_recv(Payload::token(3)).unwrap();
+    assert_eq!(s.unput_recvs([last].into_iter()).len(), 1);
     assert!(s.redeem(kept).is_some());
     assert_eq!(s.used(), (0, 1));
 }
@@ -211,4 +211,39 @@ fn half_a_queue_of_unsignalled_sends_forces_a_signal() {
     s.put_send(None, false).unwrap();
     assert!(s.must_signal());
     assert!(sends(1).must_signal(), "a queue of one has no later send");
+}
+
+/// A shared queue's receives complete in any order, and one may never: the others go on.
+#[test]
+fn a_shared_queue_steps_over_what_is_still_in_flight() {
+    let mut s = InFlight::shared(1, 4);
+    let ids: Vec<_> = (0..4).map(|i| s.put_recv(Payload::token(i)).unwrap()).collect();
+    assert!(s.put_recv(nothing()).is_err(), "full");
+    for round in 0..5 {
+        // The first never comes back.
+        assert!(s.redeem(ids[2]).is_some() || round > 0);
+        let again = s.put_recv(Payload::token(9)).unwrap();
+        assert_eq!(s.used(), (0, 4));
+        assert!(s.put_recv(nothing()).is_err(), "full again");
+        // Undone, the others stay.
+        assert_eq!(s.unput_recvs([again].into_iter()).len(), 1);
+        assert_eq!(s.used(), (0, 3));
+    }
+    assert!(s.redeem(ids[1]).is_some() && s.redeem(ids[3]).is_some());
+    let more: Vec<_> = (0..3).map(|i| s.put_recv(Payload::token(i)).unwrap()).collect();
+    assert!(s.put_recv(nothing()).is_err(), "full with the first");
+    assert!(s.redeem(ids[0]).is_some() && more.iter().all(|id| s.redeem(*id).is_some()));
+    assert_eq!(s.used(), (0, 0));
+}
+
+/// Where a queue works again after a failure, a failed send finishes no other.
+#[test]
+fn a_failed_send_alone_leaves_the_unsignalled_before_it() {
+    let mut s = sends(4);
+    let a = s.put_send(None, false).unwrap();
+    let b = s.put_send(None, true).unwrap();
+    assert!(s.redeem_alone(b).is_some() && s.redeem_alone(b).is_none());
+    assert_eq!((counts(&s), s.unsignalled()), ((1, 1, 0), 1));
+    assert!(s.redeem_alone(a).is_some(), "its own completion");
+    assert_eq!((counts(&s), s.unsignalled()), ((0, 0, 0), 0));
 }

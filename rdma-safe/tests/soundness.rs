@@ -290,3 +290,47 @@ fn a_region_lives_until_its_window_is_unbound() {
         fake.check();
     }
 }
+
+/// UC and UD queues work again after a failure. A completion of before, kept by the program, must not be redeemed for a
+/// request of after: ids repeat after 32 uses of an entry.
+#[test]
+fn a_kept_completion_is_never_redeemed_for_another_request() {
+    let fake = Fake::open_infiniband();
+    let pd = fake.ctx.alloc_pd().unwrap();
+    let mut cq = fake.ctx.create_cq(64).unwrap();
+    let kind = QpKind::Uc;
+    let config = QpConfig { kind, send_depth: 2, recv_depth: 2, ..QpConfig::default() };
+    let make = || {
+        let qp = pd.create_manual_qp(&cq.cq_ref(), &cq.cq_ref(), &config).unwrap();
+        let path = Some(AddressVector::infiniband(1, 1));
+        let rtr = RtrAttr { path, ..RtrAttr::default() };
+        let qp = qp.init(&InitAttr::default()).unwrap().ready_to_receive(&rtr).unwrap();
+        qp.ready_to_send(&RtsAttr::default()).unwrap()
+    };
+    let (mut a, mut b) = (make(), make());
+    fake.connect(a.qp_num(), b.qp_num());
+    let mut pool = pd.slots(64, 4).unwrap();
+    b.post_recv(pool.pop().unwrap()).unwrap();
+    b.post_recv(pool.pop().unwrap()).unwrap();
+    fake.state().faults.status = 2;
+    a.post_send(pool.pop().unwrap(), 40, SendFlags::UNSIGNALLED).unwrap();
+    a.post_send(pool.pop().unwrap(), 40, SIG).unwrap();
+    fake.progress();
+    fake.state().faults.status = 0;
+    let (mut kept, rest): (Vec<Wc>, Vec<Wc>) =
+        poll(&mut cq).into_iter().partition(|wc| wc.serial() == a.serial());
+    assert_eq!((kept.len(), rest.len()), (2, 2), "both sends failed");
+    let to = rdma_sys::ibv_qp_state::IBV_QPS_RTS;
+    let raw = rdma_sys::ibv_qp_attr { qp_state: to, ..Default::default() };
+    let mask = rdma_sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
+    let again = QpAttr::from_raw(raw, mask.cast_signed());
+    assert_eq!(a.modify(&again).unwrap_err().kind(), ErrorKind::WrongState, "not noticed yet");
+    assert!(a.complete(&mut kept[1]).is_some(), "the later one first");
+    assert_eq!(a.state(), QpState::SendQueueError);
+    assert!(a.reclaim().is_none(), "it says nothing of the one before it");
+    assert_eq!(a.modify(&again).unwrap_err().kind(), ErrorKind::WrongState);
+    assert!(a.complete(&mut kept[0]).unwrap().slot.is_some());
+    a.modify(&again).unwrap();
+    assert_eq!(a.state(), QpState::ReadyToSend);
+    fake.check();
+}

@@ -172,7 +172,8 @@ impl QueuePair {
             return Ok(());
         }
         let at = wrs.iter().position(|wr| std::ptr::eq(wr, bad));
-        let unseen = self.flight.unput_recvs(at.map_or(0, |at| wrs.len() - at - 1));
+        let unseen = at.and_then(|at| wrs.get(at + 1..)).unwrap_or_default();
+        let unseen = self.flight.unput_recvs(unseen.iter().map(|wr| wr.wr_id));
         Err(self.half_failed(rc, at, unseen))
     }
 }

@@ -44,7 +44,10 @@ impl QueuePair {
     #[inline(never)]
     pub(crate) fn redeem(&mut self, wc: &mut Wc) -> Option<Done> {
         let id = wc.0.wr_id;
-        let payload = self.flight.redeem(id)?;
+        let payload = match !wc.status().is_ok() && self.recovers() {
+            true => self.flight.redeem_alone(id)?,
+            false => self.flight.redeem(id)?,
+        };
         let datagram = self.config().kind == crate::QpKind::Ud;
         let done = settle(&self.flight, id, payload, wc, datagram);
         wc.spend();
