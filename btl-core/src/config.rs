@@ -74,6 +74,35 @@ pub struct Sabotage {
     pub credits_on_lane_0: bool,
     /// A receive is told before it is posted (breaks rule 2).
     pub advertise_before_post: bool,
+    /// The depth in the private data of connect and accept counts as credits, and most receives
+    /// are posted only then (breaks rule 2).
+    pub credits_in_private_data: bool,
+    /// A message that had to wait gives its credit back when it leaves.
+    pub credit_twice: bool,
+    /// A message that had to wait costs two credits.
+    pub credit_lost: bool,
+    /// The last credit may be used by any message.
+    pub no_reserve: bool,
+    /// What waits is not sent when credits arrive.
+    pub deaf_to_grants: bool,
+    /// What waits is not sent when Hello arrives.
+    pub deaf_to_hello: bool,
+    /// Completions of a lane that is over count for the one that has its place now.
+    pub old_generations: bool,
+    /// Of two crossing connects both are accepted.
+    pub both_keep: bool,
+    /// Of two crossing connects both are rejected.
+    pub both_drop: bool,
+    /// One message more than the send queue holds.
+    pub send_queue_off_by_one: bool,
+    /// Flushed sends do not give their buffers back.
+    pub flush_lost: bool,
+    /// No grant is too large.
+    pub credits_unchecked: bool,
+    /// The length in a header is believed.
+    pub length_unchecked: bool,
+    /// A receive is told when its message is delivered, not when its buffer is released.
+    pub release_early: bool,
 }
 
 impl Config {
@@ -188,6 +217,18 @@ impl Sabotage {
         }
         if self.acceptor_sends_at_once && role == crate::names::Role::Acceptor {
             acct.break_gate(None);
+        }
+        if self.no_reserve {
+            acct.be_reckless();
+        }
+        if self.send_queue_off_by_one {
+            acct.overbook();
+        }
+        if self.credits_unchecked {
+            acct.set_window(u16::MAX);
+        }
+        if self.credits_in_private_data {
+            acct.all_told(agreed.peer_depth);
         }
         false
     }

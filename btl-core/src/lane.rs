@@ -18,6 +18,9 @@ pub struct LaneAcct {
     ledger: Ledger,
     wqe: Wqe,
     id: LaneId,
+    /// No reserve is kept: neither the last credit nor the last place of the send queue.
+    #[cfg(feature = "sabotage")]
+    reckless: bool,
 }
 
 /// Free places in the send queue.
@@ -113,6 +116,8 @@ impl LaneAcct {
             ledger: Ledger::new(depth),
             wqe: Wqe { free: send_depth },
             id: LaneId::NONE,
+            #[cfg(feature = "sabotage")]
+            reckless: false,
         }
     }
 
@@ -131,7 +136,10 @@ impl LaneAcct {
             return Err(Refusal::NotDue);
         }
         let advert = self.ledger.advert();
-        let credit = self.purse.credit(advert.count()).map_err(|e| match e {
+        let carries = advert.count();
+        #[cfg(feature = "sabotage")]
+        let carries = carries.max(u16::from(self.reckless));
+        let credit = self.purse.credit(carries).map_err(|e| match e {
             NoCredit::Empty => Refusal::Credit,
             NoCredit::Last => Refusal::LastCredit,
         })?;
@@ -225,8 +233,7 @@ impl LaneAcct {
     pub(crate) fn break_gate(&mut self, full: Option<u16>) {
         self.gate = Gate::broken();
         if let Some(window) = full {
-            let _ = self.purse.receive(window.saturating_sub(1));
-            self.ledger.advert().used();
+            self.all_told(window);
         }
     }
 
@@ -235,6 +242,34 @@ impl LaneAcct {
         if let Ok(posted) = self.ledger.post((), |()| Ok::<(), ()>(())) {
             posted.enter();
         }
+    }
+
+    /// Test only: keeps no reserve of credits.
+    pub(crate) fn be_reckless(&mut self) {
+        self.reckless = true;
+    }
+
+    /// Test only: one place more than the send queue has.
+    pub(crate) fn overbook(&mut self) {
+        self.wqe.free += 1;
+    }
+
+    /// Test only: a credit that nobody told.
+    pub(crate) fn forge_credit(&mut self) {
+        let _ = self.purse.receive(1);
+    }
+
+    /// Test only: a credit is lost.
+    pub(crate) fn lose_credit(&mut self) {
+        if let Ok(credit) = self.purse.credit(1) {
+            credit.used();
+        }
+    }
+
+    /// Test only: all receives of both sides count as told.
+    pub(crate) fn all_told(&mut self, window: u16) {
+        let _ = self.purse.receive(window.saturating_sub(1));
+        self.ledger.advert().used();
     }
 
     /// Test only: takes what is owed out of the ledger, to tell it elsewhere.

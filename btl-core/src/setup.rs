@@ -32,6 +32,9 @@ pub struct SetupLane<Q: SetupQp> {
     posted: u16,
     #[cfg(feature = "sabotage")]
     sabotage: crate::config::Sabotage,
+    /// Receives that are posted too late.
+    #[cfg(feature = "sabotage")]
+    late: Vec<Q::Slot>,
 }
 
 /// A connected queue pair with its account, for the engine.
@@ -61,6 +64,8 @@ impl<Q: SetupQp> SetupLane<Q> {
             posted: 0,
             #[cfg(feature = "sabotage")]
             sabotage: config.sabotage,
+            #[cfg(feature = "sabotage")]
+            late: Vec::new(),
         })
     }
 
@@ -100,6 +105,12 @@ impl<Q: SetupQp> SetupLane<Q> {
                 let why = PortError::new(0, "too few buffers for the receives of a lane");
                 return Err(Refused { why: RefusedWhy::Broken(why), slot: None });
             };
+            #[cfg(feature = "sabotage")]
+            if self.sabotage.credits_in_private_data && self.posted > 0 {
+                self.late.push(slot);
+                self.posted += 1;
+                continue;
+            }
             self.acct.post_setup_recv(&mut self.qp, slot, self.posted == 0)?;
             self.posted += 1;
         }
@@ -122,6 +133,10 @@ impl<Q: SetupQp> SetupLane<Q> {
             return Err((self.qp, PortError::new(0, "the lane's receives were not posted")));
         }
         self.acct.set_window(agreed.peer_depth);
+        #[cfg(feature = "sabotage")]
+        for slot in std::mem::take(&mut self.late) {
+            let _ = self.acct.post_setup_recv(&mut self.qp, slot, false);
+        }
         #[cfg(feature = "sabotage")]
         if self.sabotage.apply_to_setup(&mut self.acct, self.role, self.class, agreed) {
             let (acct, qp) = (self.acct, self.qp);

@@ -315,7 +315,7 @@ impl Machine {
         };
         let link = self.peers.get(&name).and_then(|p| p.links.get(usize::from(hello.class)));
         if let Some(link) = link {
-            if link.dial.is_some() && me < name {
+            if link.dial.is_some() && self.wins(name) {
                 return Err(RejectReason::Crossing);
             }
             if !newer(link.accept, &self.conns) || !newer(link.up, &self.conns) {
@@ -323,6 +323,15 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// Whether this side's dial stays when both sides dial.
+    fn wins(&self, name: ProcName) -> bool {
+        #[cfg(feature = "sabotage")]
+        if self.config.sabotage.both_keep || self.config.sabotage.both_drop {
+            return self.config.sabotage.both_drop;
+        }
+        self.config.me < name
     }
 
     /// Lanes that processes nobody announced have or are getting.

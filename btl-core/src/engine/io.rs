@@ -237,6 +237,8 @@ impl<P: Port> Io<P> {
             }
             self.frags.pop(pending);
             self.frags.push(&mut lane.inflight, i);
+            #[cfg(feature = "sabotage")]
+            self.sabotage.miscount(&mut lane.acct);
             self.queued = self.queued.saturating_sub(1);
         }
         if lane.bye.wanted && pending.is_empty() {
@@ -263,6 +265,11 @@ impl<P: Port> Io<P> {
         if self.sabotage.advertise_before_post {
             lane.acct.owe_unposted();
             self.pump(lane, pending);
+            let _ = self.port.post_recv(lane.id, slot);
+            return;
+        }
+        #[cfg(feature = "sabotage")]
+        if self.sabotage.release_early {
             let _ = self.port.post_recv(lane.id, slot);
             return;
         }

@@ -18,6 +18,8 @@ enum Verdict {
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     pub(super) fn complete(&mut self, done: Completion<P::Slot>) -> Option<Event<P::Slot>> {
+        #[cfg(feature = "sabotage")]
+        let done = self.taken_for_another(done);
         let entry = self.lanes.get_mut(done.lane.index());
         let entry = entry.filter(|entry| entry.generation == done.lane.generation());
         if entry.and_then(|entry| entry.lane.as_mut()).is_none() {
@@ -78,6 +80,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         cause: Cause,
     ) -> Option<Event<P::Slot>> {
         let (lane, _, io) = self.parts(id)?;
+        #[cfg(feature = "sabotage")]
+        let slot = slot.filter(|_| op == Op::Recv || !io.sabotage.flush_lost);
         io.kill(lane, cause);
         let failed = (op == Op::Send).then(|| io.frags.pop(&mut lane.inflight)).flatten();
         match failed {
@@ -101,6 +105,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         #[cfg(feature = "sabotage")]
         self.take_stray_credits(id, &slot);
         let (lane, endpoint, io) = self.parts(id)?;
+        #[cfg(feature = "sabotage")]
+        let len = io.sabotage.heard(&mut lane.acct, slot.len(), len);
         let verdict = match judge(lane, &slot, len) {
             Ok(verdict) => verdict,
             Err(fault) => {
@@ -118,7 +124,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 lane.used = true;
                 io.stats.messages_received += 1;
                 io.stats.bytes_received += u64::from(header.len);
-                if header.credits > 0 {
+                if header.credits > 0 && io.may_pump_on_grant() {
                     io.pump(lane, pending);
                 }
                 let buf = RecvBuf { slot, len, lane: id };
@@ -127,7 +133,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Verdict::Control => {
                 // First the receive, so that its credit rides on what the pump sends.
                 io.repost(lane, pending, slot);
-                io.pump(lane, pending);
+                if io.may_pump_on_grant() {
+                    io.pump(lane, pending);
+                }
                 if lane.is_finished() {
                     io.kill(lane, Cause::Finished);
                 }
@@ -135,7 +143,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             }
             Verdict::Heard => {
                 io.repost(lane, pending, slot);
-                io.pump(lane, pending);
+                if io.may_pump_on_hello() {
+                    io.pump(lane, pending);
+                }
                 if let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) {
                     class.early_ends = 0;
                 }
@@ -221,6 +231,20 @@ fn name(kind: Kind) -> &'static str {
         Kind::Bye => "Bye",
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => "stray credits",
+    }
+}
+
+/// Always so, but in sabotage builds.
+#[cfg(not(feature = "sabotage"))]
+impl<P: Port> super::io::Io<P> {
+    #[inline]
+    fn may_pump_on_grant(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn may_pump_on_hello(&self) -> bool {
+        true
     }
 }
 

@@ -1,10 +1,11 @@
 //! Test only: the broken rules that need code in the engine.
 use super::Engine;
-use super::io::Lane;
+use super::io::{Io, Lane};
+use crate::config::Sabotage;
 use crate::endpoint::Link;
-use crate::lane::{Frame, NotSent, transmit};
+use crate::lane::{Frame, LaneAcct, NotSent, transmit};
 use crate::names::LaneId;
-use crate::port::{Cm, Port};
+use crate::port::{Cm, Completion, Port};
 use crate::wire::{HEADER, Header, Kind};
 
 impl<S> Lane<S> {
@@ -14,7 +15,47 @@ impl<S> Lane<S> {
     }
 }
 
+impl Sabotage {
+    /// A message that had to wait has left.
+    pub(super) fn miscount(self, acct: &mut LaneAcct) {
+        if self.credit_twice {
+            acct.forge_credit();
+        }
+        if self.credit_lost {
+            acct.lose_credit();
+        }
+    }
+
+    /// A message of `len` bytes arrived in a slot of `room` bytes; the length that is believed.
+    pub(super) fn heard(self, acct: &mut LaneAcct, room: usize, len: usize) -> usize {
+        if self.release_early {
+            acct.owe_unposted();
+        }
+        if self.length_unchecked { room } else { len }
+    }
+}
+
+impl<P: Port> Io<P> {
+    pub(super) fn may_pump_on_grant(&self) -> bool {
+        !self.sabotage.deaf_to_grants
+    }
+
+    pub(super) fn may_pump_on_hello(&self) -> bool {
+        !self.sabotage.deaf_to_hello
+    }
+}
+
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
+    /// A completion of a lane that is over gets the name of the lane that has its place.
+    pub(super) fn taken_for_another(&self, mut done: Completion<P::Slot>) -> Completion<P::Slot> {
+        if self.config.sabotage.old_generations
+            && let Some(entry) = self.lanes.get(done.lane.index())
+        {
+            done.lane.generation = entry.generation;
+        }
+        done
+    }
+
     /// Takes what lane `id` owes, and tells it in a message on lane 0 of the same peer.
     pub(super) fn stray_credits(&mut self, id: LaneId) {
         if !self.config.sabotage.credits_on_lane_0 {
@@ -37,9 +78,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// The control slot of lane 0 is free again.
     pub(super) fn stray_credits_of_peer(&mut self, id: LaneId) {
-        if !self.config.sabotage.credits_on_lane_0 {
-            return;
-        }
         if !self.config.sabotage.credits_on_lane_0 {
             return;
         }
