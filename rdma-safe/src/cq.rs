@@ -53,6 +53,10 @@ pub(crate) struct CqInner {
     book: Mutex<Book>,
     /// Booked shares of destroyed queue pairs whose completions may still be in the queue.
     buried: AtomicU32,
+    /// What of `buried` was there before the latest poll that found nothing. Only the poller's.
+    seen_buried: AtomicU32,
+    /// The provider's poll, looked up once: it is set when the context is opened.
+    poll_op: unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32,
 }
 
 // SAFETY: libibverbs serialises calls on a completion queue; our own state is behind a mutex and atomics.
@@ -168,6 +172,23 @@ impl CqInner {
         self.book().live.contains(&serial)
     }
 
+    /// A poll found the queue empty, or failed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn emptied(&self, n: i32) -> Result<()> {
+        if n < 0 {
+            return Err(Error::os("ibv_poll_cq", errno_of(n)));
+        }
+        // The shares counted here were buried before the poll began, so their completions are out of the queue.
+        let seen = self.seen_buried.load(Ordering::Relaxed);
+        if seen != 0 {
+            self.resurrect(seen);
+        }
+        self.exorcise();
+        self.seen_buried.store(self.buried.load(Ordering::Acquire), Ordering::Relaxed);
+        Ok(())
+    }
+
     #[cold]
     #[inline(never)]
     fn resurrect(&self, share: u32) {
@@ -207,17 +228,8 @@ impl fmt::Debug for CqRef {
 ///
 /// There is no arming for solicited completions only: on siw such an event never comes.
 pub struct CompletionQueue {
-    /// The queue of `inner`.
-    raw: NonNull<ibv_cq>,
     inner: Arc<CqInner>,
-    /// Buried shares seen before the latest poll.
-    seen_buried: u32,
-    /// The provider's poll, looked up once: it is set when the context is opened.
-    poll_op: unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32,
 }
-
-// SAFETY: `raw` is `inner`'s, which is Send; its calls are serialised by libibverbs.
-unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {
     pub(crate) fn new(
@@ -254,10 +266,11 @@ impl CompletionQueue {
             depth: AtomicU32::new(depth),
             book: Mutex::default(),
             buried: AtomicU32::new(0),
+            seen_buried: AtomicU32::new(0),
+            // SAFETY: the context is open.
+            poll_op: unsafe { (*ctx.as_raw()).ops.poll_cq }.unwrap_or(no_poll),
         });
-        // SAFETY: the context is open.
-        let poll_op = unsafe { (*ctx.as_raw()).ops.poll_cq }.unwrap_or(no_poll);
-        CompletionQueue { raw, inner, seen_buried: 0, poll_op }
+        CompletionQueue { inner }
     }
 
     /// A handle to make queue pairs on this queue.
@@ -285,32 +298,18 @@ impl CompletionQueue {
     #[inline(always)]
     pub(crate) fn poll_unchecked(&mut self, out: &mut [Wc]) -> Result<usize> {
         let want = i32::try_from(out.len()).unwrap_or(i32::MAX);
+        let inner = &*self.inner;
         // SAFETY: the queue is alive; Wc is a transparent ibv_wc and `out` has room for `want` of them. Only `&mut
         // self` polls, so no completion is seen twice.
-        let n = unsafe { (self.poll_op)(self.raw.as_ptr(), want, out.as_mut_ptr().cast()) };
-        if n < want {
-            let buried = self.inner.buried.load(Ordering::Acquire);
-            if n < 0 || self.seen_buried | buried != 0 {
-                self.emptied(n)?;
+        let n = unsafe { (inner.poll_op)(inner.raw.as_ptr(), want, out.as_mut_ptr().cast()) };
+        if n <= 0 {
+            // Finding nothing is worth something only while anything is buried. `emptied` looks again in the right order.
+            if n.cast_unsigned() | inner.buried.load(Ordering::Relaxed) != 0 {
+                inner.emptied(n)?;
             }
+            return Ok(0);
         }
         Ok(n as usize)
-    }
-
-    /// Fewer than asked for: the queue was empty at that moment (ibv_poll_cq(3)), or the call failed.
-    #[cold]
-    #[inline(never)]
-    fn emptied(&mut self, n: i32) -> Result<()> {
-        if n < 0 {
-            return Err(Error::os("ibv_poll_cq", errno_of(n)));
-        }
-        // The shares counted here were buried before the poll began, so their completions are out of the queue.
-        if self.seen_buried != 0 {
-            self.inner.resurrect(self.seen_buried);
-        }
-        self.inner.exorcise();
-        self.seen_buried = self.inner.buried.load(Ordering::Acquire);
-        Ok(())
     }
 
     /// Asks for one event on the channel when the next completion arrives (ibv_req_notify_cq(3)).

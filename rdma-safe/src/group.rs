@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Completions taken from the device at once.
 const BATCH: usize = 16;
+/// Beyond every batch.
+const NOWHERE: usize = usize::MAX;
 const INDEX_BITS: u32 = 24;
 /// Most queue pairs of one group at a time.
 const QPS_MAX: usize = 1 << INDEX_BITS;
@@ -107,9 +109,14 @@ impl Completion {
 
 /// One completion queue and its queue pairs. `Send`.
 pub struct PollGroup {
+    /// Place in `batch` of what is next; [`NOWHERE`] while something is `ready`.
     head: usize,
-    fill: usize,
-    batch: [Wc; BATCH],
+    /// How many there are in `batch`, from `head` (or `resume`) on, and in `ready`.
+    left: usize,
+    /// `head`, while that is [`NOWHERE`].
+    resume: usize,
+    /// In a place of its own, so that a call of the device leaves the group's fields in their registers.
+    batch: Box<[Wc; BATCH]>,
     /// Formerly parked completions of a queue pair that has been adopted since.
     ready: VecDeque<Wc>,
     qps: Route<Box<QueuePair>>,
@@ -130,8 +137,9 @@ impl PollGroup {
     pub fn new(cq: CompletionQueue) -> PollGroup {
         PollGroup {
             head: 0,
-            fill: 0,
-            batch: std::array::from_fn(|_| Wc::empty()),
+            left: 0,
+            resume: 0,
+            batch: Box::new(std::array::from_fn(|_| Wc::empty())),
             ready: VecDeque::new(),
             qps: Route::new(),
             parked: Vec::new(),
@@ -192,7 +200,11 @@ impl PollGroup {
     fn unpark(&mut self, serial: u64) {
         for wc in std::mem::take(&mut self.parked) {
             if wc.serial() == serial {
+                if self.ready.is_empty() {
+                    self.resume = std::mem::replace(&mut self.head, NOWHERE);
+                }
                 self.ready.push_back(wc);
+                self.left += 1;
             } else if self.cq.inner().is_live(wc.serial()) {
                 self.parked.push(wc);
             } else {
@@ -295,50 +307,66 @@ impl PollGroup {
     /// The errno of the provider's poll.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>> {
-        if self.ready.is_empty() {
-            let mut i = self.head;
-            if i == self.fill {
-                let n = self.cq.poll_unchecked(&mut self.batch)?;
-                self.fill = n;
-                if n == 0 {
-                    self.head = 0;
-                    return Ok(None);
-                }
-                i = 0;
+        let (mut i, mut left) = (self.head, self.left);
+        if left == 0 {
+            left = self.cq.poll_unchecked(&mut *self.batch)?;
+            if left == 0 {
+                return Ok(None);
             }
-            self.head = i + 1;
-            if let Some(wc) = self.batch.get_mut(i)
-                && let Some(qp) = self.qps.near(serial_and_more(wc.0.wr_id))
-                && let Some(done) = qp.redeem_plain(wc)
-            {
-                return Ok(Some(Completion::of(qp.key, done)));
-            }
-            self.head = i;
+            i = 0;
         }
-        self.poll_rest()
+        if let Some(wc) = self.batch.get_mut(i)
+            && let Some(qp) = self.qps.near(serial_and_more(wc.0.wr_id))
+            && let Some(done) = qp.redeem_plain(wc)
+        {
+            (self.head, self.left) = (i + 1, left - 1);
+            return Ok(Some(Completion::of(qp.key, done)));
+        }
+        (self.head, self.left) = (i, left);
+        let mut rest = Ok(None);
+        self.poll_rest_into(&mut rest);
+        rest
+    }
+
+    /// [`poll_rest`](Self::poll_rest). Were the result of that the caller's, the usual case would go through memory too.
+    #[cold]
+    #[inline(never)]
+    fn poll_rest_into(&mut self, rest: &mut Result<Option<Completion>>) {
+        *rest = self.poll_rest();
     }
 
     /// [`poll`](Self::poll) for all that is rare.
-    #[cold]
-    #[inline(never)]
     fn poll_rest(&mut self) -> Result<Option<Completion>> {
         loop {
             let mut wc = match self.ready.pop_front() {
-                Some(wc) => wc,
+                Some(wc) => {
+                    if self.ready.is_empty() {
+                        self.head = self.resume;
+                    }
+                    wc
+                }
                 None => {
-                    if self.head == self.fill {
-                        (self.fill, self.head) = (0, 0);
-                        self.fill = self.cq.poll_unchecked(&mut self.batch)?;
-                        if self.fill == 0 {
+                    if self.left == 0 {
+                        // A provider cannot have written more than it was asked for.
+                        self.left = self.cq.poll(&mut *self.batch)?;
+                        self.head = 0;
+                        if self.left == 0 {
                             return Ok(None);
                         }
                     }
                     let i = self.head;
                     self.head += 1;
-                    let Some(wc) = self.batch.get_mut(i) else { continue };
-                    std::mem::take(wc)
+                    match self.batch.get_mut(i) {
+                        Some(wc) => std::mem::take(wc),
+                        // The number was the provider's.
+                        None => {
+                            self.left = 0;
+                            continue;
+                        }
+                    }
                 }
             };
+            self.left -= 1;
             if is_shared(wc.0.wr_id) {
                 if let Some(c) = self.redeem_shared(&mut wc) {
                     return Ok(Some(c));

@@ -32,7 +32,7 @@ use crate::{Caps, Context};
 use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
 /// Sends up to this size are always inline where the queue pair can: siw's kernel thread may not touch smaller user
@@ -66,6 +66,9 @@ pub struct QueuePair {
     pub(crate) key: QpKey,
     /// Identity of `pd`.
     pub(crate) domain: *const PdInner,
+    /// The same while sends, and receives, may be posted, else null: one comparison with a slot's tells both.
+    pub(crate) send_domain: *const PdInner,
+    pub(crate) recv_domain: *const PdInner,
     pub(crate) flight: ManuallyDrop<InFlight>,
     serial: u64,
     config: QpConfig,
@@ -80,7 +83,7 @@ pub struct QueuePair {
 }
 
 // SAFETY: sole owner of the ibv_qp, whose calls are thread safe; the pointers in the template are dangling between
-// calls and never read, and the domain's is only compared.
+// calls and never read, and the domains' are only compared.
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
@@ -132,12 +135,18 @@ impl QueuePair {
             },
             pd: ManuallyDrop::new(Arc::clone(pd.root())),
             made_in: ManuallyDrop::new(Arc::clone(&pd.0)),
-            template: ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_SEND, ..ibv_send_wr::default() },
+            template: ibv_send_wr {
+                num_sge: 1,
+                opcode: ibv_wr_opcode::IBV_WR_SEND,
+                ..ibv_send_wr::default()
+            },
             flight: ManuallyDrop::new(flight),
             key: QpKey::UNKNOWN,
             // SAFETY: the context is open.
             ops: unsafe { Ops::of(ctx.as_raw()) },
             domain: Arc::as_ptr(pd.root()),
+            send_domain: null(),
+            recv_domain: null(),
             serial,
             config: *config,
             groups: Vec::new(),
@@ -250,6 +259,8 @@ impl QueuePair {
     pub(crate) fn set_state(&mut self, state: QpState) {
         self.state = state;
         self.can = can::now(self.ever, state);
+        let domain_if = |bit| if self.can & bit != 0 { self.domain } else { null() };
+        (self.send_domain, self.recv_domain) = (domain_if(can::CAN_SEND), domain_if(can::CAN_RECV));
     }
 
     /// A send or a receive completed with an error.

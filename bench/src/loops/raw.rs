@@ -4,6 +4,7 @@ use crate::rig::Rig;
 use crate::{MESSAGE, Outcome, QPS, SIZE, WINDOW, broken, unknown};
 use rdma_safe::Slot;
 use rdma_sys::*;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 const FLAGS: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0 | ibv_send_flags::IBV_SEND_INLINE.0;
@@ -51,9 +52,9 @@ fn post_send(raw: &Raw, qp: *mut ibv_qp, wr: &mut ibv_send_wr, id: u64) {
     wr.num_sge = 1;
     wr.opcode = ibv_wr_opcode::IBV_WR_SEND;
     wr.send_flags = FLAGS;
-    let mut bad = null_mut();
+    let mut bad = MaybeUninit::uninit();
     // SAFETY: the rig's queue pair is alive, the list is one complete request, its data is copied during the call.
-    if unsafe { ibv_post_send(qp, wr, &mut bad) } != 0 {
+    if unsafe { ibv_post_send(qp, wr, bad.as_mut_ptr()) } != 0 {
         broken();
     }
 }
@@ -62,22 +63,24 @@ fn post_send(raw: &Raw, qp: *mut ibv_qp, wr: &mut ibv_send_wr, id: u64) {
 fn post_recv(raw: &Raw, qp: *mut ibv_qp, id: u64) {
     let mut sge = ibv_sge { addr: raw.addr, length: SIZE as u32, lkey: raw.lkey };
     let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
-    let mut bad = null_mut();
+    let mut bad = MaybeUninit::uninit();
     // SAFETY: the rig's queue pair is alive, the list is one complete request, its buffer outlives the queue pair.
-    if unsafe { ibv_post_recv(qp, &mut wr, &mut bad) } != 0 {
+    if unsafe { ibv_post_recv(qp, &mut wr, bad.as_mut_ptr()) } != 0 {
         broken();
     }
 }
 
 #[inline(always)]
 fn poll_one(raw: &Raw, wc: &mut ibv_wc) {
-    loop {
+    let n = loop {
         // SAFETY: the rig's queue is alive, and there is room for one completion.
         match unsafe { ibv_poll_cq(raw.cq, 1, wc) } {
             0 => {}
-            n if n < 0 || wc.status.0 != 0 => broken(),
-            _ => return,
+            n => break n,
         }
+    };
+    if n < 0 || wc.status.0 != 0 {
+        broken();
     }
 }
 

@@ -126,7 +126,7 @@ impl ExtendedCq {
         match unsafe { ibv_start_poll(cq, &mut attr) } {
             0 => {}
             libc::ENOENT => {
-                self.cq.emptied(0)?;
+                self.cq.inner().emptied(0)?;
                 return Ok(None);
             }
             rc => return Err(Error::os("ibv_start_poll", errno_of(rc))),

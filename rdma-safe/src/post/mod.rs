@@ -24,9 +24,15 @@ use crate::qp_attr::{QpState, SendFlags};
 use crate::slot::{Slot, Wire};
 use crate::wc::Op;
 use rdma_sys::*;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+/// Marks the way of messages that are not inline as the longer one: what counts there is not instructions.
+#[cold]
+#[inline]
+fn large() {}
+
 /// What goes to the device as it is. Bits that a caller made up (`from_bits_retain`) mean other things there.
 const PASSED: SendFlags = SendFlags::all().difference(SendFlags::UNSIGNALLED);
 
@@ -39,7 +45,7 @@ impl QueuePair {
     #[inline(always)]
     pub fn post_recv(&mut self, slot: Slot) -> std::result::Result<(), PostError> {
         let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
-        if self.can & CAN_RECV == 0 || !slot.is_of(self.domain()) {
+        if !slot.is_of(self.recv_domain) {
             return Err(self.refused(CAN_RECV, Some(slot.into())));
         }
         let id = match self.flight.put_recv(slot.into()) {
@@ -48,10 +54,10 @@ impl QueuePair {
         };
         let mut sge = ibv_sge { addr, length, lkey };
         let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &mut sge, num_sge: 1 };
-        let mut bad = null_mut();
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the QP is alive and has a receive queue; the slot is in the table, from where only the completion or
         // the destruction takes it, so its memory stays registered and untouched until then.
-        match unsafe { (self.ops.post_recv)(self.raw.as_ptr(), &mut wr, &mut bad) } {
+        match unsafe { (self.ops.post_recv)(self.raw.as_ptr(), &mut wr, bad.as_mut_ptr()) } {
             0 => Ok(()),
             rc => Err(self.broke(rc)),
         }
@@ -71,7 +77,7 @@ impl QueuePair {
         flags: SendFlags,
     ) -> std::result::Result<(), PostError> {
         let Wire { addr, capacity, lkey, .. } = *slot.wire();
-        if self.can & CAN_SEND == 0 || !slot.is_of(self.domain()) {
+        if !slot.is_of(self.send_domain) {
             return Err(self.refused(CAN_SEND, Some(slot.into())));
         }
         let limit = match flags.contains(SendFlags::INLINE) {
@@ -178,13 +184,20 @@ impl QueuePair {
         let wr = &mut self.template;
         wr.wr_id = id;
         wr.sg_list = &mut sge;
-        // Some providers read a length of 0 in an element as 2 GiB.
-        wr.num_sge = i32::from(len != 0);
         wr.send_flags = send_flags;
-        let mut bad = null_mut();
+        // Some providers read a length of 0 in an element as 2 GiB.
+        if len == 0 {
+            wr.num_sge = 0;
+        }
+        // Where the provider says which request failed; there is only one.
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the QP is alive, the list is one complete request whose element lives until the call returns; the
         // caller vouches for the memory.
-        unsafe { (self.ops.post_send)(self.raw.as_ptr(), wr, &mut bad) }
+        let rc = unsafe { (self.ops.post_send)(self.raw.as_ptr(), wr, bad.as_mut_ptr()) };
+        if len == 0 {
+            self.template.num_sge = 1;
+        }
+        rc
     }
 
     /// Flags as the device wants them, for a send or write.
@@ -194,10 +207,11 @@ impl QueuePair {
         let plain = (flags & PASSED).bits() | (u32::from(signalled) * SIGNALED);
         if len == 0 {
             plain & !SendFlags::INLINE.bits()
-        } else if len <= self.small as usize {
-            plain | SendFlags::INLINE.bits()
-        } else {
+        } else if len > self.small as usize {
+            large();
             plain
+        } else {
+            plain | SendFlags::INLINE.bits()
         }
     }
 

@@ -16,8 +16,20 @@ impl QueuePair {
     pub fn complete(&mut self, wc: &mut Wc) -> Option<Done> {
         match self.redeem_plain(wc) {
             Some(done) => Some(done),
-            None => self.redeem(wc),
+            None => {
+                let mut done = None;
+                self.redeem_into(wc, &mut done);
+                let Done { slot, payload, op, status, byte_len, vendor_err, extra } = done?;
+                Some(Done { slot, payload, op, status, byte_len, vendor_err, extra })
+            }
         }
+    }
+
+    /// [`redeem`](Self::redeem). Were the result of that the caller's, the usual case would go through memory too.
+    #[cold]
+    #[inline(never)]
+    fn redeem_into(&mut self, wc: &mut Wc, done: &mut Option<Done>) {
+        *done = self.redeem(wc);
     }
 
     /// [`complete`](Self::complete) for a plain send or receive that worked; leaves everything else as it is.
