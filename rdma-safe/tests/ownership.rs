@@ -364,6 +364,7 @@ fn only_what_was_in_flight_waits_for_an_empty_poll() {
         assert_eq!(cq.cq_ref().depth(), (20, 1 + dead));
     }
     assert_eq!(poll(&mut cq).len(), 4);
+    assert_eq!(poll(&mut cq).len(), 0);
     assert_eq!(cq.cq_ref().depth(), (20, 0));
     fake.check();
 }
