@@ -16,9 +16,11 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result, errno_of};
 use crate::wc::Wc;
 use rdma_sys::*;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
@@ -229,6 +231,8 @@ impl fmt::Debug for CqRef {
 /// There is no arming for solicited completions only: on siw such an event never comes.
 pub struct CompletionQueue {
     inner: Arc<CqInner>,
+    /// One poller at a time: not Sync.
+    one: PhantomData<Cell<()>>,
 }
 
 impl CompletionQueue {
@@ -270,7 +274,7 @@ impl CompletionQueue {
             // SAFETY: the context is open.
             poll_op: unsafe { (*ctx.as_raw()).ops.poll_cq }.unwrap_or(no_poll),
         });
-        CompletionQueue { inner }
+        CompletionQueue { inner, one: PhantomData }
     }
 
     /// A handle to make queue pairs on this queue.
