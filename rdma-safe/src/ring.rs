@@ -217,9 +217,9 @@ impl InFlight {
         match self.entries.get_mut(index as usize) {
             Some(e) if !e.in_flight() => {
                 let id = e.occupy(Some(payload));
-                let next = index + 1;
+                let (next, first) = (index + 1, self.send_depth);
                 let last = next as usize == self.entries.len();
-                self.recv_next = if last { self.send_depth } else { next };
+                self.recv_next = if last { first } else { next };
                 Ok(id)
             }
             _ => self.put_recv_far(payload),

@@ -79,7 +79,7 @@ fn poll_one(raw: &Raw, wc: &mut ibv_wc) {
             n => break n,
         }
     };
-    if n < 0 || wc.status.0 != 0 {
+    if wc.status.0 != 0 || n < 0 {
         broken();
     }
 }
