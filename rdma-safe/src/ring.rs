@@ -213,6 +213,12 @@ impl InFlight {
     /// Moves a receive in and returns its request id, or gives it back when the queue is full.
     #[inline(always)]
     pub(crate) fn put_recv(&mut self, payload: Payload) -> Result<u64, Payload> {
+        self.put_own_recv(payload).or_else(|payload| self.put_recv_far(payload))
+    }
+
+    /// [`put_recv`](Self::put_recv) for a queue that is not shared: when its next entry is taken, it is full.
+    #[inline(always)]
+    pub(crate) fn put_own_recv(&mut self, payload: Payload) -> Result<u64, Payload> {
         let index = self.recv_next;
         match self.entries.get_mut(index as usize) {
             Some(e) if !e.in_flight() => {
@@ -222,7 +228,7 @@ impl InFlight {
                 self.recv_next = if last { first } else { next };
                 Ok(id)
             }
-            _ => self.put_recv_far(payload),
+            _ => Err(payload),
         }
     }
 

@@ -132,7 +132,9 @@ fn qps1000(raw: &Raw, qps: &[*mut ibv_qp], count: usize) {
     let mut done = vec![0u64; qps.len()];
     let mut q = 0;
     for _ in 0..count {
-        post_send(raw, qps[q], &mut wr, q as u64);
+        // SAFETY: `q` goes round below the number of queue pairs.
+        let qp = unsafe { *qps.get_unchecked(q) };
+        post_send(raw, qp, &mut wr, q as u64);
         poll_one(raw, &mut wc);
         match done.get_mut(wc.wr_id as usize) {
             Some(n) => *n += 1,

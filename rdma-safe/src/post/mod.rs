@@ -48,7 +48,7 @@ impl QueuePair {
         if !slot.is_of(self.recv_domain) {
             return Err(self.refused(CAN_RECV, Some(slot.into())));
         }
-        let id = match self.flight.put_recv(slot.into()) {
+        let id = match self.flight.put_own_recv(slot.into()) {
             Ok(id) => id,
             Err(payload) => return Err(full(Some(payload))),
         };
