@@ -32,7 +32,7 @@
 //! Posting, polling and redeeming allocate nothing, take no lock and do no atomic read-modify-write.
 //!
 //! Every known way in which devices and libraries break such rules, with the answer to it and its test, is in
-//! [`hazards`].
+//! [`hazards`]; every way in which safe code could, in [`soundness`].
 //!
 //! The state of a queue pair is checked when it is used and is not part of its type: it changes in the hands of the
 //! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
@@ -67,6 +67,8 @@ mod gid;
 mod group;
 #[doc = include_str!("../HAZARDS.md")]
 pub mod hazards {}
+#[doc = include_str!("../SOUNDNESS.md")]
+pub mod soundness {}
 mod loopback;
 pub mod manual;
 mod memory;
