@@ -38,6 +38,11 @@ pub struct Config {
     pub lanes: Vec<LaneConfig>,
     /// Most peers an engine keeps.
     pub max_peers: u32,
+    /// Puts, gets, atomics and fences under way at a time, of all peers; 0 for none. Each takes some 150 bytes.
+    pub rma_ops: u32,
+    /// RDMA reads and atomics outstanding towards each peer at a time, and allowed to it; cut to what the device can.
+    /// Not more than the devices of most peers can: the smaller of both sides' counts.
+    pub rma_reads: u8,
     /// Limit of one dial, and of an accept.
     pub t_conn: Nanos,
     /// After this long without a connection, a wanted lane has failed.
@@ -103,6 +108,8 @@ pub struct Sabotage {
     pub length_unchecked: bool,
     /// A receive is told when its message is delivered, not when its buffer is released.
     pub release_early: bool,
+    /// Puts travel on the last lane, beside the messages that tell of them.
+    pub puts_on_last_lane: bool,
 }
 
 impl Config {
@@ -116,6 +123,8 @@ impl Config {
                 LaneConfig { buffer_size: 64 << 10, depth: 4, send_depth: 8, send_slots: 64 },
             ],
             max_peers: 1 << 20,
+            rma_ops: 1024,
+            rma_reads: 16,
             t_conn: 60 * SECOND,
             t_give_up: 300 * SECOND,
             t_first: 30 * SECOND,
@@ -137,6 +146,11 @@ impl Config {
     /// Send buffers of all classes.
     pub(crate) fn send_slots(&self) -> u32 {
         self.lanes.iter().fold(0, |sum, lane| sum.saturating_add(lane.send_slots))
+    }
+
+    /// Messages and one-sided operations under way, control messages apart.
+    pub(crate) fn message_entries(&self) -> u32 {
+        self.send_slots().saturating_add(self.rma_ops)
     }
 
     /// Checks every value against its limits.
@@ -169,6 +183,9 @@ impl Config {
             check("a lane's send_slots", u64::from(lane.send_slots), slots, "1 to 1048576")?;
         }
         check("max_peers", u64::from(self.max_peers), self.max_peers > 0, "at least 1")?;
+        let ops = u64::from(self.rma_ops);
+        check("rma_ops", ops, ops <= 1 << 20, "at most 1048576")?;
+        check("rma_reads", u64::from(self.rma_reads), self.rma_reads > 0, "at least 1")?;
         check(
             "max_accepting",
             u64::from(self.max_accepting),
@@ -247,7 +264,7 @@ mod tests {
         assert_eq!(good.class_for(12288 - 7), Some(1));
         assert_eq!(good.class_for(65536 - 7), None);
         type Change = fn(&mut Config);
-        let breaks: [(&str, Change); 12] = [
+        let breaks: [(&str, Change); 14] = [
             ("number of lanes", |c| c.lanes.clear()),
             ("number of lanes", |c| c.lanes = vec![c.lanes[0]; 9]),
             ("buffer_size", |c| c.lanes[0].buffer_size = 255),
@@ -257,6 +274,8 @@ mod tests {
             ("send_depth", |c| c.lanes[0].send_depth = 1),
             ("send_slots", |c| c.lanes[0].send_slots = 0),
             ("max_peers", |c| c.max_peers = 0),
+            ("rma_ops", |c| c.rma_ops = (1 << 20) + 1),
+            ("rma_reads", |c| c.rma_reads = 0),
             ("max_accepting", |c| c.max_accepting = 0),
             ("t_conn", |c| c.t_conn = 0),
             ("backoff_min", |c| c.backoff_min = c.backoff_max + 1),

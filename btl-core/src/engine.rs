@@ -2,6 +2,7 @@
 mod io;
 mod life;
 mod receive;
+mod rma;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 
@@ -93,7 +94,7 @@ pub enum Sent {
 
 /// What [`Engine::poll`] reports. Events own their buffers, so any call may be made between.
 #[derive(Debug)]
-pub enum Event<S> {
+pub enum Event<S, M> {
     /// A message arrived. Give `buf` to [`Engine::release`] soon.
     Message {
         /// From whom.
@@ -114,6 +115,26 @@ pub enum Event<S> {
         /// Whether it left.
         result: Result<(), PeerFault>,
     },
+    /// A put, get or atomic is over. Exactly one for each that was taken; what it promises: [`rma`](crate::rma).
+    Done {
+        /// With whom.
+        peer: PeerId,
+        /// As given.
+        cookie: u64,
+        /// The memory; `None` only if the device would not let it go.
+        memory: Option<M>,
+        /// How it ended. After an error nothing is known of the peer's memory.
+        result: Result<(), PeerFault>,
+    },
+    /// A [`fence`](Engine::fence) is over. Exactly one for each that was taken.
+    Fenced {
+        /// With whom.
+        peer: PeerId,
+        /// As given.
+        cookie: u64,
+        /// `Ok`: what was started before it is done at both ends.
+        result: Result<(), PeerFault>,
+    },
     /// The first lane of a peer works in both directions.
     PeerConnected {
         /// Who.
@@ -128,7 +149,7 @@ pub enum Event<S> {
         /// Its name.
         name: ProcName,
     },
-    /// A peer failed. Comes once, after the `Sent` of everything that waited for it; nothing of
+    /// A peer failed. Comes once, after the `Sent`, `Done` and `Fenced` of everything that waited for it; nothing of
     /// the peer comes after it. It stays known, and refuses messages, until
     /// [`Engine::remove_peer`]. Comes for peers out of `NewPeer` too.
     ///
@@ -144,6 +165,9 @@ pub enum Event<S> {
     Closed,
 }
 
+/// The events of an engine on a port.
+pub type PortEvent<P> = Event<<P as Port>::Slot, <P as Port>::Memory>;
+
 /// The transport of one process over one port.
 pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     config: Config,
@@ -156,8 +180,6 @@ pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     names: BTreeMap<ProcName, u32>,
     /// Which lane a connection became.
     conns: BTreeMap<ConnToken, LaneId>,
-    /// Rare events: everything but `Message` and `Sent` of a message that went well.
-    events: VecDeque<Event<P::Slot>>,
     now: Nanos,
     /// When the timers are to be looked at; `Nanos::MAX`: never.
     next_timer: Nanos,
@@ -216,10 +238,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// A value of `config` is out of range.
     pub fn new(config: Config, port: P, cm: C) -> Result<Self, Error> {
         config.validate()?;
-        let frags = config.send_slots();
         let io = Io {
             port,
-            frags: Table::new(frags),
+            frags: Table::new(config.message_entries()),
+            ops: rma::Ops::new(config.rma_ops),
+            events: VecDeque::new(),
             stats: Stats::default(),
             queued: 0,
             hangups: Vec::new(),
@@ -237,7 +260,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             free_peers: Vec::new(),
             names: BTreeMap::new(),
             conns: BTreeMap::new(),
-            events: VecDeque::new(),
             now: 0,
             next_timer: Nanos::MAX,
             connecting: 0,
@@ -386,7 +408,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let (Some(class), SendErrorKind::Busy) = (class, &kind) else {
             return Err(SendError { kind, buf: SendBuf { slot, class: c, len, max } });
         };
-        let frag = Frag { slot: Some(slot), addr: 0, cookie, len, tag, class: c };
+        let frag = Frag { slot: Some(slot), addr: 0, cookie, len, tag, class: c, one_sided: false };
         let i = match self.io.frags.insert(frag) {
             Ok(i) => i,
             Err(Frag { slot: Some(slot), .. }) => {
@@ -422,10 +444,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     ///
     /// Take one event, let go of whatever guards the engine, handle the event, repeat: the
     /// handler may call the engine.
-    pub fn poll(&mut self, now: Nanos) -> Option<Event<P::Slot>> {
+    pub fn poll(&mut self, now: Nanos) -> Option<PortEvent<P>> {
         self.now = now;
         loop {
-            if let Some(event) = self.events.pop_front() {
+            if let Some(event) = self.io.events.pop_front() {
                 return Some(event);
             }
             if self.since_cm < CM_EVERY
@@ -555,8 +577,11 @@ impl Stalls {
             Wait::Rule(Refusal::Credit | Refusal::NotDue) => &mut self.credit,
             Wait::Rule(Refusal::LastCredit) => &mut self.last_credit,
             Wait::Rule(Refusal::SendQueue) => &mut self.send_queue,
+            Wait::Rule(Refusal::Reads) => &mut self.reads,
             Wait::Device => &mut self.device,
             Wait::Dead => &mut self.connect,
+            // Counted where it is posted.
+            Wait::OneSided => return,
         };
         *counter += 1;
     }

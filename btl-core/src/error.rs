@@ -156,6 +156,11 @@ pub enum FaultKind {
         /// The limit.
         seconds: u64,
     },
+    /// A get or atomic on a connection that allows none: only that operation fails, not the peer.
+    #[error(
+        "the connection allows no RDMA reads and no atomics; raise rma_reads on both sides, or use puts and messages"
+    )]
+    NoReads,
     /// The device is gone.
     #[error("the device was removed")]
     DeviceRemoved,

@@ -9,12 +9,15 @@ pub(crate) struct Frag<S> {
     /// `None` while the device has it.
     pub(crate) slot: Option<S>,
     /// Where the slot's memory is, to know it again when a lane is closed.
+    /// Of a one-sided operation: its place among those.
     pub(crate) addr: usize,
     pub(crate) cookie: u64,
     /// Payload bytes.
     pub(crate) len: u32,
     pub(crate) tag: u8,
     pub(crate) class: u8,
+    /// A one-sided operation, not a message.
+    pub(crate) one_sided: bool,
 }
 
 #[derive(Debug)]
@@ -125,7 +128,7 @@ impl<S> Table<S> {
         for _ in 0..list.len {
             let i = at?;
             let entry = self.entries.get(i as usize)?;
-            if entry.frag.as_ref().is_some_and(|frag| frag.addr == addr) {
+            if entry.frag.as_ref().is_some_and(|frag| frag.addr == addr && !frag.one_sided) {
                 return Some(i);
             }
             at = (entry.next != NIL).then_some(entry.next);
@@ -161,7 +164,7 @@ mod tests {
     use super::*;
 
     fn frag(cookie: u64) -> Frag<u8> {
-        Frag { slot: Some(0), addr: cookie as usize, cookie, len: 0, tag: 0, class: 0 }
+        Frag { slot: Some(0), addr: cookie as usize, cookie, len: 0, tag: 0, class: 0, one_sided: false }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The account of one lane, and the one transaction through which a message is sent.
 #[cfg(test)]
 mod model;
+mod rma;
+
+pub use rma::{RmaPermit, RmaPosted};
 
 use crate::credit::{Advert, Credit, Ledger, NoCredit, Overgrant, Purse};
 use crate::first_send::{Gate, SendRight};
@@ -17,6 +20,7 @@ pub struct LaneAcct {
     purse: Purse,
     ledger: Ledger,
     wqe: Wqe,
+    reads: rma::Reads,
     id: LaneId,
     /// No reserve is kept: neither the last credit nor the last place of the send queue.
     #[cfg(feature = "sabotage")]
@@ -46,6 +50,8 @@ pub enum Refusal {
     LastCredit,
     /// The send queue is full (one place is kept for control messages).
     SendQueue,
+    /// As many reads and atomics are outstanding as the connection allows.
+    Reads,
     /// Less than half the window is owed: a message that carries only credits is not due.
     NotDue,
 }
@@ -115,6 +121,7 @@ impl LaneAcct {
             purse: Purse::bootstrap(),
             ledger: Ledger::new(depth),
             wqe: Wqe { free: send_depth },
+            reads: rma::Reads::new(0),
             id: LaneId::NONE,
             #[cfg(feature = "sabotage")]
             reckless: false,

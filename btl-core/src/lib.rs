@@ -8,7 +8,8 @@
 //! - [`credit`] is rule 2: a receive posted on a lane is told on that lane only, after the post.
 //! - [`lane`] joins both with a place in the send queue into one transaction, whose result, a
 //!   [`SendPermit`](lane::SendPermit), is the only way to post a send.
-//! - [`engine`] moves messages. It has no clock, no thread and makes no system call.
+//! - [`rma`] is one-sided: put, get, atomics and fences, and in which order with messages.
+//! - [`engine`] moves all of that. It has no clock, no thread and makes no system call.
 //! - [`connect`] is the connection machine; it runs where the connection manager is driven.
 //! - [`port`] has the traits both stand on. Feature `verbs` implements them on real devices.
 //!
@@ -30,6 +31,7 @@ pub mod lane;
 mod names;
 pub mod params;
 pub mod port;
+pub mod rma;
 pub mod setup;
 pub mod stats;
 #[cfg(feature = "verbs")]
@@ -37,5 +39,6 @@ pub mod verbs;
 pub mod wire;
 
 pub use config::{Config, LaneConfig};
-pub use engine::{Engine, Event, RecvBuf, SendBuf, Sent};
+pub use engine::{Engine, Event, PortEvent, RecvBuf, SendBuf, Sent};
 pub use names::{ConnToken, LaneId, Nanos, PeerId, ProcName, Role, SECOND};
+pub use rma::{Atomic, RemoteRange, RmaCaps, RmaError, RmaErrorKind};

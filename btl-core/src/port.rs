@@ -1,8 +1,9 @@
 //! What the engine needs from the machine below it: [`Port`] for data, [`Cm`] for connections.
 //! Static dispatch; implemented on real verbs, by the simulator, and by tests.
 use crate::error::{ConnectFault, PortError};
-use crate::lane::SendPermit;
+use crate::lane::{RmaPermit, RmaPosted, SendPermit};
 use crate::names::{ConnToken, LaneId, ProcName, Role};
+use crate::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use crate::setup::UpLane;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -14,6 +15,9 @@ pub trait Port {
     type Slot: Deref<Target = [u8]> + DerefMut;
     /// A connected queue pair handed over by the connection manager's side.
     type Qp: SetupQp<Slot = Self::Slot>;
+    /// Registered memory of this side that a one-sided operation reads from or writes to. It moves into the operation
+    /// and comes back with it. [`Infallible`](std::convert::Infallible) for a port without one-sided operations.
+    type Memory;
 
     /// Takes the queue pair in and calls it `lane` from now on. Completions of it that arrived
     /// before were kept back and come out of [`poll`](Port::poll) after this call, in order.
@@ -63,6 +67,53 @@ pub trait Port {
     fn max_inline(&self) -> usize {
         0
     }
+
+    /// What the device can do one-sided. The same all the time.
+    fn rma_caps(&self) -> RmaCaps {
+        RmaCaps::NONE
+    }
+
+    /// Whether an operation of `len` bytes can use this memory: long enough, of the right kind, and where `len` is more
+    /// than [`RmaCaps::max_piece`], divisible. Asked before an operation is accepted.
+    ///
+    /// # Errors
+    /// [`RmaErrorKind::WrongMemory`] or [`RmaErrorKind::TooLong`].
+    fn check_memory(
+        &self,
+        memory: &Self::Memory,
+        verb: Verb,
+        len: u64,
+    ) -> Result<(), RmaErrorKind> {
+        let _ = (memory, verb, len);
+        Err(RmaErrorKind::NotSupported { what: "one-sided operations" })
+    }
+
+    /// Posts a one-sided operation, or a piece of one, on `permit.lane()`. Every post is completed through
+    /// [`poll`](Port::poll) as [`Op::OneSided`], in the order of the posts of its lane, and its memory comes out of
+    /// [`take_memory`](Port::take_memory) right after.
+    ///
+    /// An implementation returns `Ok(permit.posted())` when the device took it, and drops the permit otherwise.
+    ///
+    /// # Errors
+    /// [`RmaRefused`]: the device did not take it.
+    fn post_rma(
+        &mut self,
+        permit: RmaPermit<'_>,
+        post: &RmaPost,
+        memory: Self::Memory,
+    ) -> Result<RmaPosted, RmaRefused<Self::Memory>> {
+        let _ = (permit, post);
+        let why = PortError::new(0, "this port has no one-sided operations");
+        Err(RmaRefused { why: RefusedWhy::Broken(why), memory: Some(memory) })
+    }
+
+    /// Memory that the device has let go of, with the token of its post: after a completion [`Op::OneSided`] that of
+    /// the operation, once; after [`close`](Port::close) one for each operation that did not complete, in any order.
+    /// `None`: no more, or the device would not let it go.
+    fn take_memory(&mut self, lane: LaneId) -> Option<(u32, Self::Memory)> {
+        let _ = lane;
+        None
+    }
 }
 
 /// What the connection manager's side does to a queue pair before it hands it over.
@@ -87,6 +138,12 @@ pub trait SetupQp {
         slot: Self::Slot,
         len: usize,
     ) -> Result<Posted, Refused<Self::Slot>>;
+
+    /// RDMA reads and atomics that may be outstanding on the connection towards the peer, as both sides agreed (the
+    /// smaller of this side's initiator depth and the peer's responder resources). 0: none at all.
+    fn max_reads(&self) -> u16 {
+        0
+    }
 }
 
 /// Proof that a permit was used. Made by [`SendPermit::posted`] only.
@@ -103,6 +160,15 @@ pub struct Refused<S> {
     pub why: RefusedWhy,
     /// The slot, unless the device kept it.
     pub slot: Option<S>,
+}
+
+/// A one-sided post that the device did not take.
+#[derive(Debug)]
+pub struct RmaRefused<M> {
+    /// Whether a later try may succeed.
+    pub why: RefusedWhy,
+    /// The memory, unless the device kept it.
+    pub memory: Option<M>,
 }
 
 /// Why a post was refused.
@@ -136,6 +202,8 @@ pub enum Op {
     Send,
     /// A receive.
     Recv,
+    /// A put, get or atomic. The completion has no slot; see [`Port::take_memory`].
+    OneSided,
 }
 
 /// How a post ended.

@@ -17,6 +17,18 @@ pub struct Stats {
     pub credits_alone: u64,
     /// Credits told in other messages.
     pub credits_piggybacked: u64,
+    /// Puts given to the device whole.
+    pub puts: u64,
+    /// Bytes of puts.
+    pub bytes_put: u64,
+    /// Gets.
+    pub gets: u64,
+    /// Bytes of gets.
+    pub bytes_got: u64,
+    /// Atomics.
+    pub atomics: u64,
+    /// Fences that ended well.
+    pub fences: u64,
     /// Messages that had to wait, by what they waited for first.
     pub stalls: Stalls,
     /// Lanes that came up.
@@ -46,6 +58,10 @@ pub struct Stalls {
     pub last_credit: u64,
     /// The send queue was full.
     pub send_queue: u64,
+    /// A one-sided operation: as many reads were outstanding as the connection allows.
+    pub reads: u64,
+    /// One behind an unfinished fence or piece of its own.
+    pub fence: u64,
     /// The device refused for the moment.
     pub device: u64,
 }

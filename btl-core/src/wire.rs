@@ -37,6 +37,10 @@ pub enum Kind {
     Credit = 4,
     /// The sender's last message on this lane.
     Bye = 5,
+    /// To be answered with [`FenceAck`](Kind::FenceAck): what was put before it is in place then.
+    Fence = 6,
+    /// The answer.
+    FenceAck = 7,
     /// Test only: credits of another lane, which rule 2 forbids.
     #[cfg(feature = "sabotage")]
     StrayCredit = 15,
@@ -98,6 +102,8 @@ impl Header {
             3 => Kind::Data,
             4 => Kind::Credit,
             5 => Kind::Bye,
+            6 => Kind::Fence,
+            7 => Kind::FenceAck,
             #[cfg(feature = "sabotage")]
             15 => Kind::StrayCredit,
             other => return Err(ProtocolFault::Kind { kind: other }),
@@ -368,7 +374,15 @@ pub(crate) fn heard_for_test() -> HeardHello {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 5] = [Kind::Hello, Kind::HelloAck, Kind::Data, Kind::Credit, Kind::Bye];
+    const KINDS: [Kind; 7] = [
+        Kind::Hello,
+        Kind::HelloAck,
+        Kind::Data,
+        Kind::Credit,
+        Kind::Bye,
+        Kind::Fence,
+        Kind::FenceAck,
+    ];
 
     #[test]
     fn headers_come_back_as_written() {

@@ -31,11 +31,20 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Sends `n` messages of both classes each way, more at a time than the windows hold.
-fn rounds(all: &mut [Eng], peers: &[btl_core::PeerId], n: u32) -> u32 {
+/// Sends `n` messages of both classes each way, more at a time than the windows hold, with puts, gets and fences
+/// between.
+fn rounds(all: &mut [Eng], peers: &[btl_core::PeerId], world: &mut World, n: u32) -> u32 {
     let mut got = 0;
     for _ in 0..n {
         for me in 0..2 {
+            while let Some(memory) = world.memory[me].pop() {
+                let taken = match memory.id % 2 {
+                    0 => all[me].put(peers[me], memory, 64, world.there, 0),
+                    _ => all[me].get(peers[me], memory, 64, world.there, 0),
+                };
+                assert!(taken.is_ok());
+            }
+            assert!(all[me].fence(peers[me], 0).is_ok());
             for k in 0..30 {
                 let len = if k % 3 == 0 { 900 } else { 100 };
                 let Ok(buf) = all[me].alloc(len) else { continue };
@@ -52,6 +61,10 @@ fn rounds(all: &mut [Eng], peers: &[btl_core::PeerId], n: u32) -> u32 {
                         all[me].release(buf);
                     }
                     Event::Sent { buf: Some(buf), .. } => all[me].free(buf),
+                    Event::Done { memory: Some(memory), .. } => {
+                        world.ops += 1;
+                        world.memory[me].push(memory);
+                    }
                     _ => {}
                 }
             }
@@ -60,15 +73,25 @@ fn rounds(all: &mut [Eng], peers: &[btl_core::PeerId], n: u32) -> u32 {
     got
 }
 
+/// What one-sided operations use.
+struct World {
+    there: btl_core::RemoteRange,
+    memory: [Vec<Memory>; 2],
+    ops: u32,
+}
+
 // One test only: the count is of the process.
 #[test]
 fn no_allocation_per_message_nor_per_empty_poll() {
-    let (_net, mut all) = engines(2);
+    let (net, mut all) = engines(2);
+    let memory = || (0..6).map(|id| Memory { id, bytes: vec![0; 64] }).collect();
+    let there = net.borrow_mut().share(&[0; 64]);
+    let mut world = World { there, memory: [memory(), memory()], ops: 0 };
     let peers: Vec<_> =
         (0..2).map(|me| all[me].add_peer(name(1 - me), &[addr(1 - me)]).unwrap()).collect();
-    assert!(rounds(&mut all, &peers, 50) > 1000);
+    assert!(rounds(&mut all, &peers, &mut world, 50) > 1000);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    let got = rounds(&mut all, &peers, 200);
+    let got = rounds(&mut all, &peers, &mut world, 200);
     // To rest, then a thousand empty polls.
     let mut empty = 0;
     while empty < 1000 {
@@ -85,7 +108,7 @@ fn no_allocation_per_message_nor_per_empty_poll() {
         }
     }
     let after = ALLOCATIONS.load(Ordering::Relaxed);
-    assert!(got > 5000, "{got}");
+    assert!(got > 5000 && world.ops > 500, "{got} {}", world.ops);
     assert_eq!(after - before, 0);
     // The counter counts.
     drop(std::hint::black_box(Box::new(7)));

@@ -49,7 +49,7 @@ impl Side {
         }
     }
 
-    fn handle(&mut self, engine: &mut Eng, event: Event<Slot>) {
+    fn handle(&mut self, engine: &mut Eng, event: Ev) {
         match event {
             Event::Message { buf, tag, .. } => {
                 assert_eq!(tag, 7);

@@ -57,5 +57,10 @@ bitflags! {
         const NUDGE_AFTER_ACCEPT = 1 << 11;
         /// Memory can be registered at an address of the caller's choice. (siw takes the choice and ignores it.)
         const IOVA = 1 << 12;
+        /// A completed RDMA write is in the peer's memory. Without it (iWARP; RFC 5040 5.5, 9) its completion only means
+        /// that the memory here can be used again.
+        const REMOTE_COMPLETION = 1 << 13;
+        /// RDMA reads are about as fast as writes. On iWARP they are not: soft iWARP reads at half the speed.
+        const FAST_READS = 1 << 14;
     }
 }

@@ -125,7 +125,7 @@ pub use mw::{MemoryWindow, WindowAccess, WindowKind};
 pub use payload::{Payload, PayloadKind};
 pub use pd::ProtectionDomain;
 pub use port::{LinkLayer, PortAttr, PortState};
-pub use post::{BatchError, PostError, RawRequest, RawSge, RawVerb, Request, Why};
+pub use post::{BatchError, ForeignSlice, PostError, RawRequest, RawSge, RawVerb, Request, Why};
 pub use qp::QueuePair;
 pub use qp_attr::{QpAttr, QpConfig, QpKind, QpState, SendFlags};
 pub use qp_query::QpQuery;

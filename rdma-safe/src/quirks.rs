@@ -126,6 +126,7 @@ pub(crate) fn caps(vendor: u32, part: u32, transport: Transport, queried: Querie
     caps.set(Caps::INITIATOR_FIRST, iwarp);
     caps.set(Caps::SHARED_WORK_QUEUE, find(vendor, part).is_some_and(|q| q.shared_work_queue));
     caps.set(Caps::READ_SINK_REMOTE_WRITE, iwarp);
+    caps.set(Caps::REMOTE_COMPLETION | Caps::FAST_READS, !iwarp);
     let siw_only = Caps::SIGNAL_LARGE_SENDS | Caps::INLINE_SMALL_SENDS | Caps::NUDGE_AFTER_ACCEPT;
     caps.set(siw_only, siw);
     // siw_reg_user_mr does not use the address.
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn iwarp_never_promises_what_it_lacks() {
         let c = caps(VENDOR_SIW, 1, Transport::Iwarp, ALL);
-        assert!(!c.intersects(Caps::RNR_NAK | Caps::IMM));
+        assert!(!c.intersects(Caps::RNR_NAK | Caps::IMM | Caps::REMOTE_COMPLETION));
         assert!(c.contains(
             Caps::INITIATOR_FIRST | Caps::SIGNAL_LARGE_SENDS | Caps::READ_SINK_REMOTE_WRITE
         ));

@@ -1,4 +1,6 @@
 //! A lane in the engine, and everything that posts on it.
+use super::PortEvent;
+use super::rma::Ops;
 use crate::error::{PortError, ProtocolFault};
 use crate::frag::{Fifo, Table};
 use crate::lane::{Frame, LaneAcct, NotSent, Refusal, transmit};
@@ -6,6 +8,7 @@ use crate::names::{ConnToken, LaneId, Nanos, Role};
 use crate::port::{Port, Posted, Refused, RefusedWhy};
 use crate::stats::Stats;
 use crate::wire::{HelloInfo, Kind};
+use std::collections::VecDeque;
 
 /// One queue pair of one peer.
 pub(super) struct Lane<S> {
@@ -29,8 +32,14 @@ pub(super) struct Lane<S> {
     pub(super) heard: bool,
     /// Whether a message of the upper layer went or came. Until then nothing can be lost with it.
     pub(super) used: bool,
-    /// HelloAck is still to be sent.
-    pub(super) ack_due: bool,
+    /// Answers that are still to be sent.
+    pub(super) due: Due,
+    /// One-sided operations the device has whole, in the order of their posts.
+    pub(super) rma: Fifo,
+    /// One-sided posts the device has.
+    pub(super) rma_posted: u32,
+    /// Fences the peer has been asked about.
+    pub(super) fences: Fifo,
     pub(super) bye: Bye,
     /// Receives the device did not take yet.
     pub(super) unposted: Vec<S>,
@@ -45,6 +54,42 @@ pub(super) struct Lane<S> {
     /// Credits to be told on lane 0.
     #[cfg(feature = "sabotage")]
     pub(super) stray: u16,
+}
+
+/// What the peer has to be answered before anything else goes: one word, so that nothing due is one test.
+#[derive(Debug, Default)]
+pub(super) struct Due(u32);
+
+impl Due {
+    const HELLO_ACK: u32 = 1;
+    const FENCE: u32 = 2;
+
+    #[inline]
+    pub(super) fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(super) fn hello_ack(&self) -> bool {
+        self.0 & Self::HELLO_ACK != 0
+    }
+
+    pub(super) fn set_hello_ack(&mut self, due: bool) {
+        self.0 = self.0 & !Self::HELLO_ACK | u32::from(due);
+    }
+
+    pub(super) fn fences(&self) -> bool {
+        self.0 >= Self::FENCE
+    }
+
+    /// A fence came. A peer that sends more than 2^31 of them loses answers.
+    pub(super) fn add_fence(&mut self) {
+        self.0 = self.0.checked_add(Self::FENCE).unwrap_or(self.0);
+    }
+
+    pub(super) fn fence_answered(&mut self) {
+        self.0 = self.0.checked_sub(Self::FENCE).unwrap_or(self.0);
+    }
 }
 
 /// The goodbye on a lane: the last message in each direction.
@@ -83,12 +128,17 @@ pub(super) enum Wait {
     Device,
     /// The lane is over.
     Dead,
+    /// It is a one-sided operation: [`Io::pump_rma`] posts it.
+    OneSided,
 }
 
 /// What every step needs beside the lane: one field next to the lanes, so both can be borrowed.
 pub(super) struct Io<P: Port> {
     pub(super) port: P,
     pub(super) frags: Table<P::Slot>,
+    pub(super) ops: Ops<P::Memory>,
+    /// Rare events: everything but `Message`, and `Sent` and `Done` of what went well.
+    pub(super) events: VecDeque<PortEvent<P>>,
     pub(super) stats: Stats,
     /// Messages that wait, of all peers.
     pub(super) queued: u32,
@@ -122,7 +172,7 @@ impl<P: Port> Io<P> {
     }
 
     #[cold]
-    fn retry_later(&mut self, lane: &mut Lane<P::Slot>) {
+    pub(super) fn retry_later(&mut self, lane: &mut Lane<P::Slot>) {
         if !lane.in_retry {
             lane.in_retry = true;
             self.retry.push(lane.id);
@@ -135,12 +185,14 @@ impl<P: Port> Io<P> {
         if lane.dead.is_some() || lane.bye.posted {
             return Err(Wait::Dead);
         }
-        if lane.ack_due {
+        if lane.due.hello_ack() {
             // Nothing goes before the answer to the Hello.
             return Err(Wait::Rule(Refusal::Gate));
         }
         let Some(frag) = self.frags.get_mut(i) else { return Err(Wait::Dead) };
-        let Some(slot) = frag.slot.take() else { return Err(Wait::Dead) };
+        let Some(slot) = frag.slot.take() else {
+            return Err(if frag.one_sided { Wait::OneSided } else { Wait::Dead });
+        };
         frag.addr = slot.as_ptr().addr();
         let frame = Frame { kind: Kind::Data, tag: frag.tag, len: frag.len };
         match transmit(&mut lane.acct, &mut self.port, frame, slot) {
@@ -183,7 +235,7 @@ impl<P: Port> Io<P> {
     }
 
     /// Posts a control message if the rules, the lane's control slot and the device allow it.
-    fn post_control(&mut self, lane: &mut Lane<P::Slot>, kind: Kind) -> Option<Posted> {
+    pub(super) fn post_control(&mut self, lane: &mut Lane<P::Slot>, kind: Kind) -> Option<Posted> {
         let mut slot = lane.ctl.take()?;
         let addr = slot.as_ptr().addr();
         let len = match kind {
@@ -225,15 +277,14 @@ impl<P: Port> Io<P> {
         if lane.dead.is_some() || lane.bye.posted {
             return;
         }
-        if lane.ack_due {
-            // Nothing goes before the answer to the Hello.
-            let Some(posted) = self.post_control(lane, Kind::HelloAck) else { return };
-            self.stats.credits_piggybacked += u64::from(posted.told);
-            lane.ack_due = false;
+        if !lane.due.is_none() && !self.pay_dues(lane) {
+            return;
         }
         while let Some(i) = pending.front() {
-            if self.post_data(lane, i).is_err() {
-                break;
+            match self.post_data(lane, i) {
+                Ok(()) => {}
+                Err(Wait::OneSided) if self.pump_rma(lane, pending) => continue,
+                Err(_) => break,
             }
             self.frags.pop(pending);
             self.frags.push(&mut lane.inflight, i);
@@ -241,7 +292,7 @@ impl<P: Port> Io<P> {
             self.sabotage.miscount(&mut lane.acct);
             self.queued = self.queued.saturating_sub(1);
         }
-        if lane.bye.wanted && pending.is_empty() {
+        if lane.bye.wanted && pending.is_empty() && Self::is_quiet(lane) {
             if let Some(posted) = self.post_control(lane, Kind::Bye) {
                 self.stats.credits_piggybacked += u64::from(posted.told);
                 lane.bye.posted = true;

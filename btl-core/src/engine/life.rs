@@ -1,12 +1,12 @@
 //! How peers and lanes come and go.
-use super::io::{Bye, Cause, First, Lane};
+use super::io::{Bye, Cause, Due, First, Lane};
 use super::{Closing, Engine, Event, LaneEntry, PeerEntry, SendBuf};
 use crate::config::MAX_LANES;
 use crate::endpoint::{EARLY_ENDS, Endpoint, Link, State};
 use crate::error::{ConnectFault, Error, FaultKind, PeerFault};
 use crate::frag::{Fifo, Frag};
 use crate::names::{LaneId, Nanos, PeerId, ProcName, Role, SECOND};
-use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port};
+use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port, SetupQp};
 use crate::wire::HelloInfo;
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
@@ -107,7 +107,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     fn cm_stopped(&mut self) {
         if let Closing::Cm { .. } = self.closing {
             self.closing = Closing::Done;
-            self.events.push_back(Event::Closed);
+            self.io.events.push_back(Event::Closed);
             return;
         }
         for index in 0..self.peers.len() as u32 {
@@ -152,7 +152,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             return;
         };
         if !known {
-            self.events.push_back(Event::NewPeer { peer, name: up.name });
+            self.io.events.push_back(Event::NewPeer { peer, name: up.name });
         }
         self.adopt(peer, up);
     }
@@ -173,6 +173,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
         let LaneUp { class, role, announced, conn, lane: up, .. } = up;
         let id = self.lane_id();
+        let reads = up.qp.max_reads();
         if let Err(error) = self.io.port.attach(id, up.qp) {
             self.free_lanes.push(id.index);
             if let Some(slot) = up.ctl {
@@ -185,6 +186,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let ctl_frag = self.control_frag(up.hello_addr.unwrap_or(0), class);
         let mut acct = up.acct;
         acct.set_id(id);
+        acct.set_reads(reads);
         let mut lane = Lane {
             acct,
             id,
@@ -199,7 +201,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             ctl_frag,
             heard: false,
             used: false,
-            ack_due: false,
+            due: Due::default(),
+            rma: Fifo::default(),
+            rma_posted: 0,
+            fences: Fifo::default(),
             bye: Bye::default(),
             unposted: Vec::new(),
             in_retry: false,
@@ -257,10 +262,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// An entry of the message table that stands for the lane's control message.
     fn control_frag(&mut self, addr: usize, class: u8) -> u32 {
-        let mut frag = Frag { slot: None, addr, cookie: 0, len: 0, tag: 0, class };
-        // One for every send buffer and one for every lane.
+        let mut frag =
+            Frag { slot: None, addr, cookie: 0, len: 0, tag: 0, class, one_sided: false };
+        // One for every send buffer and one-sided operation, and one for every lane.
         let lanes = (self.lanes.len() - self.free_lanes.len()) as u32;
-        if self.io.frags.size() < self.config.send_slots() + lanes {
+        if self.io.frags.size() < self.config.message_entries() + lanes {
             self.io.frags.grow(1);
         }
         loop {
@@ -294,7 +300,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         let Some(mut lane) = self.take_lane(id) else { return };
         let cause = lane.dead.take().unwrap_or(Cause::Disconnected);
-        let lost = lane.failed.len() + lane.inflight.len();
+        let lost = lane.failed.len() + lane.inflight.len() + lane.rma.len() + lane.fences.len();
         // Nothing but greetings went over it: nothing is lost. Such are also the dials that the peer did not want any
         // more when we accepted them.
         let early = !lane.used && matches!(cause, Cause::Disconnected | Cause::Error(_));
@@ -344,12 +350,18 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 _ => io.port.recycle(slot),
             }
         }
+        io.take_all_memory(id);
         for slot in lane.ctl.take().into_iter().chain(std::mem::take(&mut lane.unposted)) {
             io.port.recycle(slot);
         }
         let mut inflight = std::mem::take(&mut lane.inflight);
         while let Some(i) = io.frags.pop(&mut inflight) {
             if i != lane.ctl_frag {
+                io.frags.push(&mut lane.failed, i);
+            }
+        }
+        for mut list in [std::mem::take(&mut lane.rma), std::mem::take(&mut lane.fences)] {
+            while let Some(i) = io.frags.pop(&mut list) {
                 io.frags.push(&mut lane.failed, i);
             }
         }
@@ -386,10 +398,14 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             return;
         };
         while let Some(i) = self.io.frags.pop(list) {
+            if self.io.frags.get_mut(i).is_some_and(|frag| frag.one_sided) {
+                self.io.end_op_later(i, Err(kind.clone()));
+                continue;
+            }
             let Some(frag) = self.io.frags.remove(i) else { continue };
             let (class, len) = (frag.class, frag.len);
             let max = self.config.max_payload(class) as u32;
-            self.events.push_back(Event::Sent {
+            self.io.events.push_back(Event::Sent {
                 peer: endpoint.id,
                 cookie: frag.cookie,
                 buf: frag.slot.map(|slot| SendBuf { slot, class, len, max }),
@@ -423,7 +439,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         endpoint.state = State::Failed(fault.clone());
         self.io.stats.peers_failed += 1;
         self.cm.request(CmRequest::Forget { name });
-        self.events.push_back(Event::PeerFailed { peer: id, fault });
+        self.io.events.push_back(Event::PeerFailed { peer: id, fault });
     }
 
     /// Ends all lanes and messages of a peer.
@@ -552,7 +568,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if let Closing::Cm { deadline } = self.closing {
             if now >= deadline {
                 self.closing = Closing::Done;
-                self.events.push_back(Event::Closed);
+                self.io.events.push_back(Event::Closed);
             } else {
                 next = next.min(deadline);
             }

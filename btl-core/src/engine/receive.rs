@@ -1,6 +1,6 @@
 //! What the port completes.
 use super::io::{Bye, Cause, First, Lane};
-use super::{Engine, Event, RecvBuf, SendBuf};
+use super::{Engine, Event, PortEvent, RecvBuf, SendBuf};
 use crate::error::ProtocolFault;
 use crate::names::{LaneId, Role};
 use crate::port::{Cm, Completion, Op, Port, Status};
@@ -14,10 +14,12 @@ enum Verdict {
     Control,
     /// The lane works in both directions now.
     Heard,
+    /// A fence was answered: otherwise a control message.
+    Fenced,
 }
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
-    pub(super) fn complete(&mut self, done: Completion<P::Slot>) -> Option<Event<P::Slot>> {
+    pub(super) fn complete(&mut self, done: Completion<P::Slot>) -> Option<PortEvent<P>> {
         #[cfg(feature = "sabotage")]
         let done = self.taken_for_another(done);
         let entry = self.lanes.get_mut(done.lane.index());
@@ -27,11 +29,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             if let Some(slot) = done.slot {
                 self.io.port.recycle(slot);
             }
+            if done.op == Op::OneSided {
+                drop(self.io.port.take_memory(done.lane));
+            }
             return None;
         }
         match (done.op, done.status) {
             (Op::Send, Status::Ok) => self.sent(done.lane, done.slot),
             (Op::Recv, Status::Ok) => self.received(done.lane, done.slot?, done.len),
+            (Op::OneSided, Status::Ok) => self.rma_completed(done.lane),
             (op, Status::Flushed) => self.broken(done.lane, op, done.slot, Cause::Disconnected),
             (op, Status::Error(error)) => {
                 self.broken(done.lane, op, done.slot, Cause::Error(error))
@@ -39,7 +45,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
     }
 
-    fn sent(&mut self, id: LaneId, slot: Option<P::Slot>) -> Option<Event<P::Slot>> {
+    fn sent(&mut self, id: LaneId, slot: Option<P::Slot>) -> Option<PortEvent<P>> {
         let (lane, endpoint, io) = self.parts(id)?;
         let Some(i) = io.frags.pop(&mut lane.inflight) else {
             // More completions than posts: not ours.
@@ -78,7 +84,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         op: Op,
         slot: Option<P::Slot>,
         cause: Cause,
-    ) -> Option<Event<P::Slot>> {
+    ) -> Option<PortEvent<P>> {
+        if op == Op::OneSided {
+            self.rma_broken(id, cause);
+            return None;
+        }
         let (lane, _, io) = self.parts(id)?;
         #[cfg(feature = "sabotage")]
         let slot = slot.filter(|_| op == Op::Recv || !io.sabotage.flush_lost);
@@ -101,7 +111,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         None
     }
 
-    fn received(&mut self, id: LaneId, slot: P::Slot, len: usize) -> Option<Event<P::Slot>> {
+    fn received(&mut self, id: LaneId, slot: P::Slot, len: usize) -> Option<PortEvent<P>> {
         #[cfg(feature = "sabotage")]
         self.take_stray_credits(id, &slot);
         let (lane, endpoint, io) = self.parts(id)?;
@@ -133,6 +143,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Verdict::Control => {
                 // First the receive, so that its credit rides on what the pump sends.
                 io.repost(lane, pending, slot);
+                if lane.bye.heard {
+                    io.drop_fences(lane);
+                }
                 if io.may_pump_on_grant() {
                     io.pump(lane, pending);
                 }
@@ -140,6 +153,13 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                     io.kill(lane, Cause::Finished);
                 }
                 None
+            }
+            Verdict::Fenced => {
+                io.repost(lane, pending, slot);
+                let event = self.fence_answered(id);
+                let (lane, endpoint, io) = self.parts(id)?;
+                io.pump(lane, &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending);
+                event
             }
             Verdict::Heard => {
                 io.repost(lane, pending, slot);
@@ -195,6 +215,11 @@ fn judge<S>(lane: &mut Lane<S>, slot: &[u8], len: usize) -> Result<Verdict, Prot
             lane.bye.wanted = true;
             Ok(Verdict::Control)
         }
+        Kind::Fence => {
+            lane.due.add_fence();
+            Ok(Verdict::Control)
+        }
+        Kind::FenceAck => Ok(Verdict::Fenced),
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => Ok(Verdict::Control),
         Kind::Hello | Kind::HelloAck => Err(ProtocolFault::Unexpected { got: name(header.kind) }),
@@ -218,7 +243,7 @@ fn hear<S>(lane: &mut Lane<S>, slot: &[u8], header: Header) -> Result<Verdict, P
     lane.acct.heard(&proof);
     lane.heard = true;
     lane.first = First::NoLimit;
-    lane.ack_due = lane.role == Role::Acceptor;
+    lane.due.set_hello_ack(lane.role == Role::Acceptor);
     Ok(Verdict::Heard)
 }
 
@@ -229,6 +254,8 @@ fn name(kind: Kind) -> &'static str {
         Kind::Data => "data",
         Kind::Credit => "credits",
         Kind::Bye => "Bye",
+        Kind::Fence => "a fence",
+        Kind::FenceAck => "an answer to a fence",
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => "stray credits",
     }

@@ -91,7 +91,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     fn send_stray(&mut self, zero: LaneId, class: u8, n: u16) -> bool {
         let Some((zero, _, io)) = self.parts(zero) else { return false };
-        if zero.dead.is_some() || zero.bye.posted || zero.ack_due {
+        if zero.dead.is_some() || zero.bye.posted || zero.due.hello_ack() {
             return false;
         }
         let Some(mut slot) = zero.ctl.take() else { return false };

@@ -1,10 +1,13 @@
 //! An in-memory fabric: messages move at once, and every break of a rule is counted.
 #![allow(dead_code, missing_docs, unreachable_pub)]
+pub mod rma;
+
 use btl_core::config::Config;
 use btl_core::connect::{Action, DialOutcome, Input, Machine};
 use btl_core::error::PortError;
-use btl_core::lane::SendPermit;
+use btl_core::lane::{RmaPermit, RmaPosted, SendPermit};
 use btl_core::port::*;
+use btl_core::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use btl_core::setup::SetupLane;
 use btl_core::wire::PrivateData;
 use btl_core::{ConnToken, Engine, Event, LaneConfig, LaneId, Nanos, ProcName, Role};
@@ -13,8 +16,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+pub use rma::Memory;
+use rma::{QpRma, Rma};
+
 pub type Slot = Box<[u8]>;
 pub type Eng = Engine<LoopPort, LoopCm>;
+pub type Ev = Event<Slot, Memory>;
 pub type Shared = Rc<RefCell<Net>>;
 
 /// One queue pair.
@@ -29,6 +36,7 @@ pub struct Qp {
     pub sends: VecDeque<Slot>,
     pub done: VecDeque<(Op, Slot, usize, Status)>,
     pub broken: bool,
+    pub rma: QpRma,
 }
 
 enum Mail {
@@ -60,6 +68,7 @@ pub struct Net {
     /// Slots alive in pools: every send buffer has to come home.
     pub pooled: Vec<usize>,
     pub stopped: Vec<bool>,
+    pub rma: Rma,
 }
 
 impl Net {
@@ -88,6 +97,7 @@ impl Net {
     pub fn break_qp(&mut self, qp: usize) {
         let qp = &mut self.qps[qp];
         qp.broken = true;
+        qp.rma.flush();
         while let Some(slot) = qp.sends.pop_front() {
             qp.done.push_back((Op::Send, slot, 0, Status::Flushed));
         }
@@ -149,6 +159,9 @@ impl SetupQp for LoopQp {
         self.net.borrow_mut().send(self.qp, slot, len);
         Ok(permit.posted())
     }
+    fn max_reads(&self) -> u16 {
+        self.net.borrow().rma.max_reads
+    }
 }
 
 pub struct LoopPort {
@@ -159,6 +172,8 @@ pub struct LoopPort {
     next: usize,
     pools: Vec<Vec<Slot>>,
     sizes: Vec<usize>,
+    /// What the device has let go of.
+    memory: VecDeque<(LaneId, u32, Memory)>,
 }
 
 impl LoopPort {
@@ -174,6 +189,7 @@ impl LoopPort {
 impl Port for LoopPort {
     type Slot = Slot;
     type Qp = LoopQp;
+    type Memory = Memory;
     fn attach(&mut self, lane: LaneId, qp: LoopQp) -> Result<(), PortError> {
         self.lanes.push((lane, qp.qp));
         Ok(())
@@ -189,7 +205,9 @@ impl Port for LoopPort {
             net.refuse -= 1;
             return Err(Refused { why: RefusedWhy::Again, slot: Some(slot) });
         }
-        net.send(self.qp(permit.lane()), slot, len);
+        let qp = self.qp(permit.lane());
+        net.note(qp, "send");
+        net.send(qp, slot, len);
         Ok(permit.posted())
     }
     fn post_recv(&mut self, lane: LaneId, slot: Slot) -> Result<(), Refused<Slot>> {
@@ -214,9 +232,14 @@ impl Port for LoopPort {
             let (op, status) = (Op::Recv, Status::Ok);
             return Some(Completion { lane, op, slot: Some(slot), len: 8, status });
         }
+        drop(net);
         for _ in 0..self.lanes.len() {
             self.next = (self.next + 1) % self.lanes.len();
             let (lane, qp) = self.lanes[self.next];
+            if let Some(status) = self.complete_one_sided(lane, qp) {
+                return Some(Completion { lane, op: Op::OneSided, slot: None, len: 0, status });
+            }
+            let mut net = self.net.borrow_mut();
             let hold = net.hold_sends;
             let qp = &mut net.qps[qp];
             if let Some((op, slot, len, status)) = qp.done.pop_front() {
@@ -233,8 +256,9 @@ impl Port for LoopPort {
         let qp = self.qp(lane);
         self.lanes.retain(|(id, _)| *id != lane);
         self.closed = Some(lane);
+        self.net.borrow_mut().break_qp(qp);
+        self.close_one_sided(lane, qp);
         let mut net = self.net.borrow_mut();
-        net.break_qp(qp);
         net.qps[qp].done.drain(..).map(|(_, slot, ..)| slot).rev().collect()
     }
     fn send_slot(&mut self, class: u8) -> Option<Slot> {
@@ -245,6 +269,23 @@ impl Port for LoopPort {
         if let Some(class) = self.sizes.iter().position(|size| *size + 1 == slot.len()) {
             self.pools[class].push(slot);
         }
+    }
+    fn rma_caps(&self) -> RmaCaps {
+        self.net.borrow().rma.caps
+    }
+    fn check_memory(&self, memory: &Memory, _: Verb, len: u64) -> Result<(), RmaErrorKind> {
+        self.check(memory, len)
+    }
+    fn post_rma(
+        &mut self,
+        permit: RmaPermit<'_>,
+        post: &RmaPost,
+        memory: Memory,
+    ) -> Result<RmaPosted, RmaRefused<Memory>> {
+        self.post_one_sided(permit, post, memory)
+    }
+    fn take_memory(&mut self, lane: LaneId) -> Option<(u32, Memory)> {
+        self.memory_back(lane)
     }
 }
 
@@ -452,6 +493,7 @@ pub fn engine(net: &Shared, side: usize, config: Config) -> Eng {
         next: 0,
         pools: config.lanes.iter().map(pool).collect(),
         sizes,
+        memory: VecDeque::new(),
     };
     let cm = LoopCm {
         net: net.clone(),
@@ -480,8 +522,8 @@ pub fn engines(n: usize) -> (Shared, Vec<Eng>) {
 }
 
 /// Polls until nothing happens on any side for a while; received buffers are released.
-pub fn settle(net: &Shared, engines: &mut [Eng]) -> Vec<Vec<Event<Slot>>> {
-    let mut events: Vec<Vec<Event<Slot>>> = engines.iter().map(|_| Vec::new()).collect();
+pub fn settle(net: &Shared, engines: &mut [Eng]) -> Vec<Vec<Ev>> {
+    let mut events: Vec<Vec<Ev>> = engines.iter().map(|_| Vec::new()).collect();
     let mut idle = 0;
     while idle < 4 {
         idle += 1;
@@ -526,7 +568,7 @@ pub fn connected() -> (Shared, Vec<Eng>) {
 }
 
 /// Handles everything; returns what is left to look at.
-pub fn drain(net: &Shared, all: &mut [Eng]) -> Vec<Vec<Event<Slot>>> {
+pub fn drain(net: &Shared, all: &mut [Eng]) -> Vec<Vec<Ev>> {
     let mut rest: Vec<Vec<_>> = all.iter().map(|_| Vec::new()).collect();
     loop {
         let events = settle(net, all);

@@ -5,12 +5,14 @@
 
 mod batch;
 mod error;
+mod foreign;
 mod other;
 mod raw;
 mod redeem;
 mod request;
 
 pub use error::{BatchError, PostError, Why};
+pub use foreign::ForeignSlice;
 pub use raw::{RawRequest, RawSge, RawVerb};
 pub(crate) use redeem::{received, settle, wc_word};
 pub use request::Request;
