@@ -164,7 +164,15 @@ mod tests {
     use super::*;
 
     fn frag(cookie: u64) -> Frag<u8> {
-        Frag { slot: Some(0), addr: cookie as usize, cookie, len: 0, tag: 0, class: 0, one_sided: false }
+        Frag {
+            slot: Some(0),
+            addr: cookie as usize,
+            cookie,
+            len: 0,
+            tag: 0,
+            class: 0,
+            one_sided: false,
+        }
     }
 
     #[test]

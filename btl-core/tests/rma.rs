@@ -55,7 +55,10 @@ fn bytes_move_both_ways_and_old_values_come_back() {
         other => panic!("{other:?}"),
     };
     assert_eq!(bytes(1), [[7; 8], [1; 8], [7; 8]].concat());
-    assert_eq!([bytes(2), bytes(3), bytes(4)], [was, was + 5, 99].map(|n| n.to_ne_bytes().to_vec()));
+    assert_eq!(
+        [bytes(2), bytes(3), bytes(4)],
+        [was, was + 5, 99].map(|n| n.to_ne_bytes().to_vec())
+    );
     assert_eq!(net.borrow().rma.shared[0][16..24], 99u64.to_ne_bytes());
     let stats = all[0].stats();
     assert_eq!((stats.puts, stats.bytes_put, stats.gets, stats.bytes_got), (1, 8, 1, 24));
@@ -75,7 +78,10 @@ fn what_cannot_be_is_refused_with_the_memory() {
     assert_eq!(refused(0, there), RmaErrorKind::Empty);
     assert_eq!(refused(17, there), RmaErrorKind::TooLong { len: 17, max: 16 });
     assert_eq!(refused(33, there), RmaErrorKind::OutOfRange { len: 33, room: 32 });
-    assert_eq!(refused(MAX_LEN + 1, there), RmaErrorKind::TooLong { len: MAX_LEN + 1, max: MAX_LEN });
+    assert_eq!(
+        refused(MAX_LEN + 1, there),
+        RmaErrorKind::TooLong { len: MAX_LEN + 1, max: MAX_LEN }
+    );
     let wraps = RemoteRange { addr: u64::MAX - 3, len: 16, rkey: 0 };
     assert_eq!(refused(8, wraps), RmaErrorKind::OutOfRange { len: 8, room: 16 });
     let odd = there.slice(4, 8).unwrap();

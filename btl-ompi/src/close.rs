@@ -43,7 +43,7 @@ pub(crate) fn close(rail: &Rail) {
 }
 
 /// Open MPI is not told of anything any more.
-fn discard(inner: &mut Inner, event: Event<crate::driver::Slot>) {
+fn discard(inner: &mut Inner, event: crate::driver::Event) {
     match event {
         Event::Message { tag, buf, .. } => {
             verbose!(LIFE, "{}: a message with tag {tag:#x} came too late", inner.about.name);
@@ -54,7 +54,10 @@ fn discard(inner: &mut Inner, event: Event<crate::driver::Slot>) {
         Event::PeerFailed { fault, .. } => {
             verbose!(LIFE, "{}: while closing: {fault}", inner.about.name)
         }
-        Event::PeerConnected { .. } | Event::NewPeer { .. } => {}
+        Event::PeerConnected { .. }
+        | Event::NewPeer { .. }
+        | Event::Done { .. }
+        | Event::Fenced { .. } => {}
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::abi;
 use crate::descriptor::Done;
-use crate::driver::Slot;
+use crate::driver::{self, Slot};
 use crate::opal::{PEERS, Proc, WHY, verbose};
 use crate::rail::{Inner, Rail};
 use btl_core::{Event, RecvBuf, SendBuf};
@@ -96,7 +96,7 @@ fn next(inner: &mut Inner) -> Step {
     }
 }
 
-fn translate(inner: &mut Inner, event: Event<Slot>) -> Option<Upcall> {
+fn translate(inner: &mut Inner, event: driver::Event) -> Option<Upcall> {
     match event {
         Event::Message { tag, buf, .. } => return Some(Upcall::Receive { tag, buf }),
         Event::Sent { peer, cookie, buf, result } => {
@@ -137,7 +137,8 @@ fn translate(inner: &mut Inner, event: Event<Slot>) -> Option<Upcall> {
         Event::NewPeer { name, .. } => {
             verbose!(PEERS, "{}: {name} connected by itself", inner.about.name)
         }
-        Event::Closed => {}
+        // Nothing one-sided is started.
+        Event::Done { .. } | Event::Fenced { .. } | Event::Closed => {}
     }
     None
 }

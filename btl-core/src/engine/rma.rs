@@ -348,7 +348,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             peer,
             name: place,
         };
-        self.queue_op(peer, op, cookie).map_err(|_| RmaError { kind: RmaErrorKind::Busy, memory: () })
+        self.queue_op(peer, op, cookie)
+            .map_err(|_| RmaError { kind: RmaErrorKind::Busy, memory: () })
     }
 
     fn one_sided(

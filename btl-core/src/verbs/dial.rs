@@ -7,8 +7,8 @@ use crate::names::{ConnToken, Role};
 use crate::setup::SetupLane;
 use crate::wire;
 use rdma_cm::{
-    CancelToken, ConnParams, ConnectError, Connector, Established, EventChannel, Initiator,
-    LoopbackPolicy, PrivateData, Waker,
+    CancelToken, ConnectError, Connector, Established, EventChannel, Initiator, LoopbackPolicy,
+    PrivateData, Waker,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -191,7 +191,7 @@ impl Desk {
         channel.init_qp(&connector, &mut lane.qp_mut().qp)?;
         self.workshop.post_receives(lane).map_err(DialError::Lane)?;
         let data = PrivateData::raw(job.data.as_slice()).map_err(rdma_cm::Error::from)?;
-        let params = ConnParams::with_private_data(data);
+        let params = self.workshop.params(job.class, data);
         let left = job.deadline.saturating_duration_since(Instant::now());
         Ok(channel.connect(connector, &mut lane.qp_mut().qp, &params, left)?)
     }

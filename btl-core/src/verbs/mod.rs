@@ -22,6 +22,7 @@
 //! | `device` | which port |
 //! | `workshop` | queue pairs and receive buffers for lanes to come |
 //! | `port` | the engine's data path |
+//! | `rma` | its one-sided operations |
 //! | `idle` | when a polling loop gives the CPU away |
 //! | `nudge` | a workaround for soft iWARP |
 //! | `cm` | the engine's handle of the thread |
@@ -34,6 +35,7 @@ mod error;
 mod idle;
 mod nudge;
 mod port;
+mod rma;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 mod thread;
@@ -55,6 +57,7 @@ pub use error::OpenError;
 pub use idle::Idle;
 pub use port::{VerbsPort, VerbsQp};
 pub use rdma_safe::{Caps, LoopbackSupport, Transport};
+pub use rma::VerbsMemory;
 
 /// Connect requests the kernel keeps until the thread reads them.
 const BACKLOG: u16 = 1024;
@@ -112,11 +115,9 @@ pub fn open_port(
     let depth = selection.cq_depth;
     let workshop = Arc::new(Workshop::new(config, pd.clone(), depth).map_err(refused)?);
     let bytes = config.lanes.iter().map(|l| l.buffer_size as usize * l.send_slots as usize).sum();
-    let port = VerbsPort::new(Arc::clone(&workshop), &pd).map_err(|source| OpenError::Memory {
-        device: device(),
-        bytes,
-        source,
-    })?;
+    let max_message = context.port(choice.port).map_err(refused)?.max_msg_sz;
+    let port = VerbsPort::new(Arc::clone(&workshop), &pd, max_message);
+    let port = port.map_err(|source| OpenError::Memory { device: device(), bytes, source })?;
 
     let mut channel = EventChannel::new()?;
     // What the user says about loopback goes into the context, which the dialers and the caller ask.

@@ -1,10 +1,12 @@
 //! The data path: [`Port`] over poll groups.
 use super::nudge::Nudges;
+use super::rma::{Rma, VerbsMemory};
 use super::workshop::Workshop;
 use crate::error::PortError;
-use crate::lane::SendPermit;
+use crate::lane::{RmaPermit, RmaPosted, SendPermit};
 use crate::names::LaneId;
-use crate::port::{Completion, Op, Port, Posted, Refused, RefusedWhy, SetupQp, Status};
+use crate::port::{Completion, Op, Port, Posted, Refused, RefusedWhy, RmaRefused, SetupQp, Status};
+use crate::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use rdma_safe::{
     Error, PollGroup, PostError, ProtectionDomain, QpKey, QueuePair, SendFlags, Slot, WcStatus, Why,
 };
@@ -23,6 +25,8 @@ pub struct VerbsQp {
     pub(super) group: usize,
     /// The peer may not have seen this side's Hello: see [`nudge`](super::nudge).
     pub(super) nudge: bool,
+    /// Reads and atomics that may be outstanding, once it is connected.
+    pub(super) reads: u16,
 }
 
 impl SetupQp for VerbsQp {
@@ -41,11 +45,24 @@ impl SetupQp for VerbsQp {
         self.qp.post_send(slot, len, SendFlags::empty()).map_err(refused)?;
         Ok(permit.posted())
     }
+
+    fn max_reads(&self) -> u16 {
+        self.reads
+    }
+}
+
+impl VerbsQp {
+    /// It is connected: what the connection managers of both sides agreed on.
+    pub(super) fn learn_reads(&mut self) {
+        // Which of the two is this side's differs between providers (siw has them the other way round).
+        let both = self.qp.query().map(|q| q.max_rd_atomic.min(q.max_dest_rd_atomic));
+        self.reads = both.map_or(0, u16::from);
+    }
 }
 
 /// One port of a device: its poll groups, lanes and send buffers.
 pub struct VerbsPort {
-    groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
     /// The group whose turn it is, and how many completions it may still give.
     turn: (usize, u32),
     /// By lane index.
@@ -55,21 +72,22 @@ pub struct VerbsPort {
     failed: VecDeque<Completion<Slot>>,
     nudges: Nudges,
     max_inline: usize,
-    workshop: Arc<Workshop>,
+    pub(super) rma: Rma,
+    pub(super) workshop: Arc<Workshop>,
 }
 
-struct Group {
-    group: PollGroup,
+pub(super) struct Group {
+    pub(super) group: PollGroup,
     /// By index of the key.
     lanes: Vec<LaneId>,
     broken: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     lane: LaneId,
-    group: usize,
-    key: QpKey,
+    pub(super) group: usize,
+    pub(super) key: QpKey,
 }
 
 /// The send buffers of one class: all of one region.
@@ -80,7 +98,11 @@ struct SendPool {
 
 impl VerbsPort {
     /// Registers all send buffers.
-    pub(super) fn new(workshop: Arc<Workshop>, pd: &ProtectionDomain) -> rdma_safe::Result<Self> {
+    pub(super) fn new(
+        workshop: Arc<Workshop>,
+        pd: &ProtectionDomain,
+        max_message: u32,
+    ) -> rdma_safe::Result<Self> {
         let mut pools = Vec::new();
         for lane in &workshop.config.lanes {
             pools.push(SendPool::new(pd, lane.buffer_size as usize, lane.send_slots as usize)?);
@@ -93,6 +115,7 @@ impl VerbsPort {
             failed: VecDeque::new(),
             nudges: Nudges::default(),
             max_inline: 0,
+            rma: Rma::new(workshop.context(), max_message),
             workshop,
         };
         port.take_groups();
@@ -105,7 +128,7 @@ impl VerbsPort {
     }
 
     #[inline]
-    fn place(&self, lane: LaneId) -> Option<Place> {
+    pub(super) fn place(&self, lane: LaneId) -> Option<Place> {
         self.lanes.get(lane.index()).copied().flatten().filter(|place| place.lane == lane)
     }
 
@@ -130,8 +153,17 @@ impl VerbsPort {
         if !self.nudges.is_empty() && done.op == rdma_safe::Op::Recv {
             self.nudges.remove(lane);
         }
-        // A send without a slot was a nudge.
-        done.slot.is_some() || done.op == rdma_safe::Op::Recv
+        // What had nothing was a nudge.
+        done.slot.is_some() || done.op == rdma_safe::Op::Recv || done.payload.is_some()
+    }
+
+    /// A put, get or atomic is done.
+    #[cold]
+    #[inline(never)]
+    fn one_sided(&mut self, lane: LaneId, done: rdma_safe::Completion) -> Completion<Slot> {
+        let status = status_of(done.status, done.vendor_err);
+        self.rma.completed(lane, done.into_payload());
+        Completion { lane, op: Op::OneSided, slot: None, len: 0, status }
     }
 
     #[cold]
@@ -174,21 +206,23 @@ impl VerbsPort {
 impl Port for VerbsPort {
     type Slot = Slot;
     type Qp = VerbsQp;
+    type Memory = VerbsMemory;
 
     fn attach(&mut self, lane: LaneId, qp: VerbsQp) -> Result<(), PortError> {
-        let VerbsQp { qp, group: at, nudge } = qp;
+        let VerbsQp { qp, group: at, nudge, reads } = qp;
         if at >= self.groups.len() {
             self.take_groups();
         }
         self.max_inline = self.max_inline.max(qp.max_inline());
+        self.rma.attach(lane, qp.config().send_depth);
         let Some(group) = self.groups.get_mut(at).filter(|g| !g.broken) else {
-            self.workshop.scrap(VerbsQp { qp, group: at, nudge });
+            self.workshop.scrap(VerbsQp { qp, group: at, nudge, reads });
             return Err(PortError::new(0, "the lane's completion queue has failed"));
         };
         let key = match group.group.adopt(qp) {
             Ok(key) => key,
             Err((qp, e)) => {
-                self.workshop.scrap(VerbsQp { qp, group: at, nudge });
+                self.workshop.scrap(VerbsQp { qp, group: at, nudge, reads });
                 return Err(PortError::new(e.errno(), e.to_string()));
             }
         };
@@ -245,9 +279,14 @@ impl Port for VerbsPort {
                         0 => self.next_turn(),
                         _ => self.turn.1 = left - 1,
                     }
-                    if self.seen(lane, &done) {
-                        return Some(translate(lane, done));
+                    if !self.seen(lane, &done) {
+                        continue;
                     }
+                    return Some(match done.op {
+                        rdma_safe::Op::Send => translate(lane, Op::Send, done),
+                        op if op.is_recv() => translate(lane, Op::Recv, done),
+                        _ => self.one_sided(lane, done),
+                    });
                 }
                 Ok(None) => {
                     empty += 1;
@@ -272,7 +311,8 @@ impl Port for VerbsPort {
         let Some(group) = self.groups.get_mut(place.group) else { return Vec::new() };
         put(&mut group.lanes, place.key.index(), LaneId::NONE, LaneId::NONE);
         // When the queue pair cannot be destroyed, its buffers are lost with it.
-        group.group.remove(place.key).unwrap_or_default()
+        let payloads = group.group.release(place.key).and_then(|qp| qp.close_payloads().ok());
+        self.rma.closed(lane, payloads)
     }
 
     #[inline]
@@ -291,6 +331,28 @@ impl Port for VerbsPort {
 
     fn max_inline(&self) -> usize {
         self.max_inline
+    }
+
+    #[inline]
+    fn rma_caps(&self) -> RmaCaps {
+        self.rma.caps()
+    }
+
+    fn check_memory(&self, memory: &VerbsMemory, verb: Verb, len: u64) -> Result<(), RmaErrorKind> {
+        self.rma.check(memory, verb, len)
+    }
+
+    fn post_rma(
+        &mut self,
+        permit: RmaPermit<'_>,
+        post: &RmaPost,
+        memory: VerbsMemory,
+    ) -> Result<RmaPosted, RmaRefused<VerbsMemory>> {
+        self.post_one_sided(permit, post, memory)
+    }
+
+    fn take_memory(&mut self, lane: LaneId) -> Option<(u32, VerbsMemory)> {
+        self.rma.take(lane)
     }
 }
 
@@ -314,14 +376,18 @@ fn put<T: Clone>(list: &mut Vec<T>, at: usize, value: T, empty: T) {
 }
 
 #[inline]
-fn translate(lane: LaneId, done: rdma_safe::Completion) -> Completion<Slot> {
-    let op = if done.op.is_recv() { Op::Recv } else { Op::Send };
-    let status = match done.status {
+fn translate(lane: LaneId, op: Op, done: rdma_safe::Completion) -> Completion<Slot> {
+    let status = status_of(done.status, done.vendor_err);
+    Completion { lane, op, slot: done.slot, len: done.byte_len, status }
+}
+
+#[inline]
+fn status_of(status: WcStatus, vendor_err: u32) -> Status {
+    match status {
         WcStatus::SUCCESS => Status::Ok,
         WcStatus::WR_FLUSH_ERR => Status::Flushed,
-        other => failure(other, done.vendor_err),
-    };
-    Completion { lane, op, slot: done.slot, len: done.byte_len, status }
+        other => failure(other, vendor_err),
+    }
 }
 
 #[cold]

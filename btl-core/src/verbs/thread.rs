@@ -13,7 +13,7 @@ use crate::setup::UpLane;
 use crate::setup::{Agreed, SetupLane};
 use crate::wire::{self, RejectReason};
 use rdma_cm::{
-    Accepting, Acceptor, CancelToken, ConnParams, ConnectError, ConnectRequest, Established, Event,
+    Accepting, Acceptor, CancelToken, ConnectError, ConnectRequest, Established, Event,
     EventChannel, Id, IdKey, Initiator, Listener, PrivateData,
 };
 use std::collections::HashMap;
@@ -452,7 +452,7 @@ impl Driver {
     ) -> Result<(), String> {
         let accepted =
             PrivateData::raw(data.as_slice()).map_err(rdma_cm::Error::from).and_then(|data| {
-                let params = ConnParams::with_private_data(data);
+                let params = self.workshop.params(lane.class(), data);
                 self.channel.accept(request, &mut lane.qp_mut().qp, &params)
             });
         match accepted {
@@ -492,7 +492,8 @@ impl Driver {
 
     fn hand_over(&mut self, to: LaneTo, agreed: Agreed) {
         let conn = to.conn;
-        let Some(Conn::Ready(lane, link)) = self.conns.remove(&conn) else { return };
+        let Some(Conn::Ready(mut lane, link)) = self.conns.remove(&conn) else { return };
+        lane.qp_mut().learn_reads();
         let up = match self.workshop.control() {
             Ok(Some(slot)) => lane.established(agreed, slot).map_err(|(qp, e)| {
                 self.workshop.scrap(qp);

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::names::Role;
 use crate::port::Refused;
 use crate::setup::SetupLane;
+use rdma_cm::{ConnParams, PrivateData};
 use rdma_safe::{
     Caps, Context, CqRef, ErrorKind, PollGroup, ProtectionDomain, QpConfig, QueuePair, Slot,
 };
@@ -77,6 +78,26 @@ impl Workshop {
         self.pd.context()
     }
 
+    pub(super) fn domain(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// How to connect a lane. Only lane 0 has one-sided operations.
+    pub(super) fn params(&self, class: u8, data: PrivateData) -> ConnParams {
+        let plain = ConnParams::with_private_data(data);
+        if class > 0 {
+            return plain;
+        }
+        let attr = self.context().attr();
+        let most =
+            |device: u32| self.config.rma_reads.min(u8::try_from(device).unwrap_or(u8::MAX)).max(1);
+        ConnParams {
+            responder_resources: most(attr.max_qp_rd_atom),
+            initiator_depth: most(attr.max_qp_init_rd_atom),
+            ..plain
+        }
+    }
+
     /// Poll groups made since the last call.
     pub(super) fn fresh_groups(&self) -> Vec<PollGroup> {
         std::mem::take(&mut lock(&self.queues).fresh)
@@ -93,7 +114,7 @@ impl Workshop {
             ..QpConfig::default()
         };
         let (qp, group) = self.make_qp(&sizes).map_err(|e| e.to_string())?;
-        let qp = VerbsQp { qp, group, nudge };
+        let qp = VerbsQp { qp, group, nudge, reads: 0 };
         SetupLane::new(&self.config, class, role, qp).map_err(|e| e.to_string())
     }
 

@@ -314,6 +314,7 @@ fn no_lane(slot: Memory) -> Refused<Memory> {
 impl port::Port for Port {
     type Slot = Memory;
     type Qp = Qp;
+    type Memory = std::convert::Infallible;
 
     fn attach(&mut self, lane: LaneId, qp: Qp) -> Result<(), PortError> {
         if self.lanes.len() <= lane.index() {

@@ -23,6 +23,9 @@ pub(crate) use chosen::{Candidate, Cm, Port, find};
 /// A buffer of the port.
 pub(crate) type Slot = <Port as btl_core::port::Port>::Slot;
 
+/// What the engine on it reports.
+pub(crate) type Event = btl_core::PortEvent<Port>;
+
 /// How ports are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct How {
