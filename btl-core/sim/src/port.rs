@@ -85,6 +85,7 @@ impl SimPort {
 impl Port for SimPort {
     type Slot = SimSlot;
     type Qp = SimQp;
+    type Memory = std::convert::Infallible;
 
     fn attach(&mut self, lane: LaneId, mut qp: SimQp) -> Result<(), PortError> {
         qp.given = true;

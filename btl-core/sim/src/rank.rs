@@ -11,7 +11,7 @@ use crate::slots::SimSlot;
 use crate::workload::Item;
 use btl_core::engine::{Event, RecvBuf, SendBuf};
 use btl_core::error::{AllocError, SendErrorKind};
-use btl_core::{Config, Engine, Nanos, PeerId, SECOND};
+use btl_core::{Config, Engine, Nanos, PeerId, PortEvent, SECOND};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -255,7 +255,7 @@ impl Rank {
         }
     }
 
-    fn on_event(&mut self, event: Event<SimSlot>, book: &mut MessageBook, opt: &Options) {
+    fn on_event(&mut self, event: PortEvent<SimPort>, book: &mut MessageBook, opt: &Options) {
         if self.life == Life::Closed {
             self.fail(Invariant::L5, format!("{event:?} after Closed"));
         }
@@ -298,6 +298,7 @@ impl Rank {
                     self.fail(Invariant::S9, format!("no cause for: {fault}"));
                 }
             }
+            Event::Done { .. } | Event::Fenced { .. } => {}
             Event::Closed => {
                 self.note("closed", 0, 0);
                 self.life = Life::Closed;

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub type Slot = <VerbsPort as btl_core::port::Port>::Slot;
-pub type Events = Event<Slot>;
+pub type Events = Event<Slot, btl_core::verbs::VerbsMemory>;
 
 pub const JOB: u64 = 0x6a6f_6221;
 
