@@ -59,6 +59,18 @@ pub(crate) enum Step {
         flags: u8,
     },
     PostEmptyWrite(u8),
+    /// Slots that peers may use.
+    RemoteSlots {
+        pd: u8,
+        count: u8,
+    },
+    /// A request of another kind, with other memory.
+    PostOther {
+        qp: u8,
+        what: u8,
+        slot: u8,
+        flags: u8,
+    },
     Progress,
     Poll {
         cq: u8,
@@ -160,6 +172,9 @@ fn talking() -> impl Strategy<Value = Step> {
             .prop_map(|(qp, slot, len, flags)| Step::PostSend { qp, slot, len, flags }),
         4 => (few(), 0..70u8, any::<u8>()).prop_map(|(qp, len, flags)| Step::PostInline { qp, len, flags }),
         2 => few().prop_map(Step::PostEmptyWrite),
+        1 => (few(), 1..4u8).prop_map(|(pd, count)| Step::RemoteSlots { pd, count }),
+        6 => (few(), any::<u8>(), few(), any::<u8>())
+            .prop_map(|(qp, what, slot, flags)| Step::PostOther { qp, what, slot, flags }),
         8 => Just(Step::Progress),
         6 => (few(), 0..9u8).prop_map(|(cq, at_most)| Step::Poll { cq, at_most }),
         6 => (any::<u8>(), few()).prop_map(|(wc, qp)| Step::Redeem { wc, qp }),

@@ -3,7 +3,7 @@
 use super::fabric::Fabric;
 use super::model::Side;
 use super::ops::Step;
-use super::world::{Seat, World, address, pick};
+use super::world::{Seat, World, address, pick, remote_address};
 use rdma_safe::*;
 
 /// The flags that a number stands for. Bits without a name are in it too: they must not reach the device.
@@ -19,6 +19,9 @@ impl<F: Fabric> World<F> {
             Step::PostInline { qp, len, flags: f } => self.post_inline(qp, len, flags(f)),
             Step::PostEmptyWrite(qp) => {
                 self.with_qp(qp, |qp, _| qp.post_empty_write().is_ok());
+            }
+            Step::PostOther { qp, what, slot, flags: f } => {
+                self.post_other(qp, what, slot, flags(f));
             }
             Step::Redeem { wc, qp } => self.redeem(wc, qp),
             Step::RedeemAll => self.redeem_all(),
@@ -110,7 +113,7 @@ impl<F: Fabric> World<F> {
                 assert_eq!(whose, serial, "redeemed by another");
                 assert!(wc.is_spent());
                 self.tally.redeemed += 1;
-                self.done(serial, done.op, done.slot, done.status, done.byte_len);
+                self.done_with(serial, done);
             }
             None => {
                 self.tally.not_redeemed += 1;
@@ -130,7 +133,7 @@ impl<F: Fabric> World<F> {
             let n = u8::try_from(i).unwrap();
             if let Some((serial, Some(done))) = self.with_qp(n, |qp, _| qp.complete(&mut wc)) {
                 self.tally.redeemed += 1;
-                self.done(serial, done.op, done.slot, done.status, done.byte_len);
+                self.done_with(serial, done);
             }
         }
     }
@@ -145,16 +148,79 @@ impl<F: Fabric> World<F> {
                 |q: &super::world::Qp| matches!(q.seat, Seat::In(i, k) if i == id && k == c.key);
             assert!(self.qps.iter().any(is_there), "a completion of a stranger: {c:?}");
             self.tally.routed += 1;
-            self.done(c.key.serial(), c.op, c.slot, c.status, c.byte_len);
+            let serial = c.key.serial();
+            match c.payload {
+                Some(payload) => {
+                    let side = if c.op.is_recv() { Side::Recv } else { Side::Send };
+                    self.back(serial, payload, Some(side));
+                }
+                None => self.done(serial, c.op, c.slot, c.status, c.byte_len),
+            }
+        }
+    }
+
+    fn done_with(&mut self, serial: u64, done: Done) {
+        match done.payload {
+            Some(payload) => {
+                let side = if done.op.is_recv() { Side::Recv } else { Side::Send };
+                self.back(serial, payload, Some(side));
+            }
+            None => self.done(serial, done.op, done.slot, done.status, done.byte_len),
         }
     }
 
     fn reclaim(&mut self, n: u8) {
-        while let Some((serial, Some(slot))) = self.with_qp(n, |qp, _| qp.reclaim()) {
+        while let Some((serial, Some(payload))) = self.with_qp(n, |qp, _| qp.reclaim_payload()) {
             self.tally.reclaimed += 1;
-            self.model.returned(address(&slot), serial, Some(Side::Send));
-            self.not_the_devices(&slot);
-            self.pool.push(slot);
+            self.back(serial, payload, Some(Side::Send));
+        }
+    }
+
+    /// Writes, reads and lists: what is posted is taken from the pools, and goes back there or to the queue pair.
+    fn post_other(&mut self, qp: u8, what: u8, slot: u8, flags: SendFlags) {
+        let at = pick(slot, self.remotes.len()).map(|i| self.remotes[i].remote());
+        let (Some(at), false) = (at, self.qps.is_empty()) else { return };
+        let mut addresses = Vec::new();
+        let request = match what % 4 {
+            0 | 1 => {
+                let Some(i) = pick(slot, self.pool.len()) else { return };
+                let slot = self.pool.swap_remove(i);
+                addresses.push(address(&slot));
+                let len = slot.capacity().min(64);
+                match what % 4 {
+                    0 => Request::write(slot, len, at),
+                    _ => Request::fetch_add(slot, at, 1),
+                }
+            }
+            2 => {
+                let sink = self.remotes.swap_remove(usize::from(what / 4) % self.remotes.len());
+                addresses.push(remote_address(&sink));
+                Request::read(sink, 64, at)
+            }
+            _ => {
+                let Some(i) = pick(slot, self.pool.len()) else { return };
+                let mut list = SgList::new();
+                let slot = self.pool.swap_remove(i);
+                addresses.push(address(&slot));
+                let len = slot.capacity();
+                list.push(slot, len).expect("the first piece");
+                Request::write_list(list, at)
+            }
+        };
+        let posted = self.with_qp(qp, |qp, _| qp.post(request.flags(flags)));
+        let Some((serial, posted)) = posted else { return };
+        self.mixed.insert(serial);
+        for a in addresses {
+            self.model.posted(a, serial, Side::Send);
+        }
+        match posted {
+            Ok(()) => self.tally.posted += 1,
+            Err(e) if matches!(e.why, Why::Device(_)) => assert!(e.into_payload().is_none()),
+            Err(e) => {
+                self.tally.refused += 1;
+                let payload = e.into_payload().expect("the device never saw it");
+                self.back(serial, payload, Some(Side::Send));
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use super::message::{Messages, Tally};
 use super::model::{Alive, Model, Side};
 use super::ops::Step;
 use rdma_safe::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,9 @@ pub(crate) struct World<F> {
     cqs: Vec<Numbered<CompletionQueue>>,
     pds: Vec<Numbered<ProtectionDomain>>,
     pub(super) pool: Vec<Slot>,
+    pub(super) remotes: Vec<RemoteSlot>,
+    /// Queue pairs that were given something else than slots.
+    pub(super) mixed: BTreeSet<u64>,
     pub(super) wcs: Vec<Wc>,
     events: Option<AsyncEvents>,
     pub(super) model: Model,
@@ -55,6 +58,10 @@ pub(super) fn pick(n: u8, len: usize) -> Option<usize> {
     (len > 0).then(|| n as usize % len)
 }
 
+pub(super) fn remote_address(slot: &RemoteSlot) -> usize {
+    usize::try_from(slot.remote().addr).expect("an address of this process")
+}
+
 pub(super) fn address(slot: &Slot) -> usize {
     slot.as_ptr().addr()
 }
@@ -68,6 +75,8 @@ impl<F: Fabric> World<F> {
             cqs: Vec::new(),
             pds: Vec::new(),
             pool: Vec::new(),
+            remotes: Vec::new(),
+            mixed: BTreeSet::new(),
             wcs: Vec::new(),
             events,
             model: Model::default(),
@@ -126,6 +135,9 @@ impl<F: Fabric> World<F> {
             self.model.slot_dropped(address(&slot));
             drop(slot);
         }
+        for slot in self.remotes.drain(..) {
+            self.model.slot_dropped(remote_address(&slot));
+        }
         drop(self.events.take());
         self.settled();
         match self.model.leaks() {
@@ -153,6 +165,7 @@ impl<F: Fabric> World<F> {
             | Step::ToError(_)
             | Step::Break(_) => self.queue_pairs(step),
             Step::Slots { pd, size, count } => self.make_slots(pd, size, count),
+            Step::RemoteSlots { pd, count } => self.make_remote_slots(pd, count),
             Step::DropSlot(n) => {
                 if let Some(i) = pick(n, self.pool.len()) {
                     let slot = self.pool.swap_remove(i);
@@ -263,7 +276,10 @@ impl<F: Fabric> World<F> {
                 if let Seat::In(g, key) = self.qps[i].seat {
                     let slots = self.groups.get_mut(&g).unwrap().1.remove(key);
                     let serial = self.qps.swap_remove(i).serial;
-                    self.closed(serial, slots);
+                    let back = slots.map(|s| s.into_iter().map(Payload::from).collect());
+                    // It drops what is no slot.
+                    let all = !self.mixed.contains(&serial);
+                    self.closed(serial, back, all);
                 }
             }
             _ => {}
@@ -312,8 +328,8 @@ impl<F: Fabric> World<F> {
                 if let Seat::Free(_) = self.qps[i].seat {
                     let record = self.qps.swap_remove(i);
                     let Seat::Free(qp) = record.seat else { unreachable!() };
-                    let slots = qp.close();
-                    self.closed(record.serial, slots);
+                    let back = qp.close_payloads();
+                    self.closed(record.serial, back, true);
                 }
             }
             Step::DropQp(n) => {
@@ -357,22 +373,54 @@ impl<F: Fabric> World<F> {
     }
 
     /// What `close` gave back is exactly what the queue pair had.
-    fn closed(&mut self, serial: u64, slots: Result<Vec<Slot>>) {
+    fn closed(&mut self, serial: u64, back: Result<Vec<Payload>>, all: bool) {
         let held = self.model.held_by(serial);
-        match slots {
-            Ok(slots) => {
+        match back {
+            Ok(payloads) => {
                 self.tally.closed_with_slots += u64::from(held > 0);
-                assert_eq!(slots.len(), held, "slots of queue pair {serial}");
-                for slot in slots {
-                    self.model.returned(address(&slot), serial, None);
-                    self.not_the_devices(&slot);
-                    self.pool.push(slot);
-                }
+                let got: usize = payloads.into_iter().map(|p| self.back(serial, p, None)).sum();
+                assert!(got == held || (!all && got < held), "{got} of {held} from {serial}");
             }
             Err(_) => assert!(self.fabric.failing().destroy_qp),
         }
         self.model.qp_dropped(serial, self.fabric.failing());
         self.fabric.ended(serial);
+    }
+
+    /// Takes back what a queue pair had; how many slots that is.
+    pub(super) fn back(&mut self, serial: u64, payload: Payload, side: Option<Side>) -> usize {
+        match payload.into_kind() {
+            PayloadKind::Slot(slot) => {
+                self.model.returned(address(&slot), serial, side);
+                self.not_the_devices(&slot);
+                self.pool.push(slot);
+                1
+            }
+            PayloadKind::Remote(slot) => {
+                let a = remote_address(&slot);
+                self.model.returned(a, serial, side);
+                assert_ne!(self.fabric.may_touch(a..a + slot.capacity()), Some(true));
+                self.remotes.push(slot);
+                1
+            }
+            PayloadKind::List(list) => {
+                let pieces = list.into_pieces().into_iter();
+                pieces.map(|piece| self.back(serial, piece.into(), side)).sum()
+            }
+            other => panic!("{other:?} was never posted"),
+        }
+    }
+
+    fn make_remote_slots(&mut self, pd: u8, count: u8) {
+        let Some(i) = pick(pd, self.pds.len()) else { return };
+        let (number, pd) = &self.pds[i];
+        let count = usize::from(count);
+        let memory = OwnedMemory::new(Watched::new(64 * count, &self.watch, &self.ledger));
+        let made = MemoryRegion::register_remote(pd, memory, RemoteAccess::ReadWrite);
+        let Ok(region) = made else { return };
+        let slots = region.into_slots(64, count).expect("they fit");
+        self.model.slots_made(*number, slots.iter().map(remote_address));
+        self.remotes.extend(slots);
     }
 
     /// Calls `f` with a queue pair, wherever it is.
