@@ -97,6 +97,10 @@ impl DatagramRequest {
 /// A handle from which a datagram queue pair can be made ready.
 pub trait DatagramId: Id {}
 
+/// The Q_Key of datagrams between queue pairs that the connection manager made ready (RDMA_UDP_QKEY), and so of an answer
+/// to the sender of one.
+pub const UDP_QKEY: u32 = rdma_sys::RDMA_UDP_QKEY;
+
 /// A receiver of datagrams: a queue pair somewhere, or a multicast group.
 #[derive(Clone)]
 pub struct DatagramPeer {
@@ -112,7 +116,7 @@ impl DatagramPeer {
         self.qp_num
     }
 
-    /// The key a datagram to it has to carry: 0x01234567 by default.
+    /// The key a datagram to it has to carry: [`UDP_QKEY`] by default.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }

@@ -55,7 +55,8 @@
 //! [`resolve_datagram`](EventChannel::resolve_datagram) and [`ask`](EventChannel::ask) lead from an address to a
 //! [`DatagramPeer`]; [`listen_datagram`](EventChannel::listen_datagram) answers;
 //! [`join_multicast`](EventChannel::join_multicast) leads to a group. From [`DatagramPeer::address`] a protection domain makes
-//! the address handle that sends need. iWARP has neither, and says so.
+//! the address handle that sends need; who answers a datagram makes it from its completion
+//! (`create_reply_ah`) and uses the key [`UDP_QKEY`]. iWARP has neither datagrams nor multicast, and says so.
 //!
 //! # Limits
 //! Every call that waits takes a limit or ends with the channel's [`CancelToken`]. Two things it cannot end: an iWARP id whose
@@ -68,7 +69,9 @@
 //! | `rdma_create_event_channel`, `rdma_get_cm_event`, `rdma_ack_cm_event` | [`EventChannel`], [`next_event`]; acknowledged inside |
 //! | `rdma_create_id`, `rdma_destroy_id` | [`connector`], [`listen`], [`datagram`]; [`destroy`] or drop |
 //! | `rdma_bind_addr`, `rdma_resolve_addr`, `rdma_resolve_route` | [`bind_source`], [`resolve_addr`], [`resolve_route`] |
+//! | `rdma_listen`, `rdma_get_src_port` | [`listen`], [`listen_with`]; [`Listener::local_addr`] |
 //! | `rdma_connect`, `rdma_establish`, `rdma_accept`, `rdma_notify` | [`connect`] (establishes), [`accept`], [`notify_established`] |
+//! | `rdma_init_qp_attr` with `ibv_modify_qp` | [`init_qp`], then inside of [`connect`] and [`accept`]; [`ready_datagram_qp`] |
 //! | `rdma_reject`, `rdma_reject_ece`, `rdma_disconnect` | [`reject`], [`reject_ece`], [`disconnect`] |
 //! | `rdma_set_option` | [`set_tos`], [`set_ack_timeout`], [`set_reuse_addr`], [`set_v6_only`], [`set_path`], [`ListenOptions`] |
 //! | `rdma_migrate_id` | [`adopt`] |
@@ -77,11 +80,16 @@
 //! | `rdma_get_local_addr`, `rdma_get_peer_addr`, `id->route` | [`local_addr`], [`peer_addr`], [`route`] |
 //! | `rdma_getaddrinfo` | [`lookup`] |
 //! | `rdma_create_ep`, `rdma_get_request`, synchronous ids | [`blocking`] |
+//! | `rdma_event_str` | an [`Event`] has a name for each kind |
 //! | `rdma_create_qp`, `rdma_create_srq`, `rdma_get_devices` | [`rdma_safe`]; librdmacm never sees a queue pair of ours |
+//! | `rdma_reg_msgs`, `rdma_post_send`, `rdma_get_send_comp` … | [`rdma_safe`] ([names](rdma_safe::migrating)), or [`blocking`] |
 //!
 //! [`next_event`]: EventChannel::next_event
 //! [`connector`]: EventChannel::connector
 //! [`listen`]: EventChannel::listen
+//! [`listen_with`]: EventChannel::listen_with
+//! [`init_qp`]: EventChannel::init_qp
+//! [`ready_datagram_qp`]: EventChannel::ready_datagram_qp
 //! [`datagram`]: EventChannel::datagram
 //! [`destroy`]: EventChannel::destroy
 //! [`bind_source`]: EventChannel::bind_source
@@ -172,7 +180,9 @@ mod waker;
 pub use channel::EventChannel;
 pub use connect::Answer;
 pub use connector::Active;
-pub use datagram::{Datagram, DatagramId, DatagramListener, DatagramPeer, DatagramRequest};
+pub use datagram::{
+    Datagram, DatagramId, DatagramListener, DatagramPeer, DatagramRequest, UDP_QKEY,
+};
 pub use ece::Ece;
 #[doc(inline)]
 pub use error::{ConnectError, Error, Result};

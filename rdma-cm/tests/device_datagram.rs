@@ -11,6 +11,7 @@ use rdma_safe::{QpConfig, QpKind, QpState, QueuePair};
 
 /// The key of datagrams in the port space of UDP (RDMA_UDP_QKEY).
 const QKEY: u32 = 0x0123_4567;
+const _: () = assert!(UDP_QKEY == QKEY);
 const GROUP: &str = "239.77.1.1:0";
 const EVERYBODY: u32 = 0xff_ffff;
 

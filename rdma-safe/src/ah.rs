@@ -277,7 +277,23 @@ impl ProtectionDomain {
     }
 
     /// A handle for the way back to the sender of a datagram: [`reply_vector`](Self::reply_vector), then
-    /// [`create_ah`](Self::create_ah).
+    /// [`create_ah`](Self::create_ah). Keep it for the next answer to the same sender: making one is slow.
+    ///
+    /// The answer goes [to](crate::Request::to) the queue pair [`Origin::src_qp`] with a Q_Key that no datagram tells;
+    /// queue pairs made ready by the `rdma-cm` crate have its `UDP_QKEY`.
+    ///
+    /// ```no_run
+    /// # use rdma_safe::*;
+    /// # const QKEY: u32 = 0x0123_4567;
+    /// # fn f(pd: &ProtectionDomain, qp: &mut QueuePair, asked: Done, answer: Slot, len: usize)
+    /// #     -> std::result::Result<(), Box<dyn std::error::Error>> {
+    /// if let (Some(origin), Some(buffer)) = (asked.extra.origin(), asked.slot) {
+    ///     let back = pd.create_reply_ah(origin, 1, &buffer)?;
+    ///     qp.post(Request::send(answer, len).to(&back, origin.src_qp, QKEY))?;
+    ///     qp.post_recv(buffer)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As those.

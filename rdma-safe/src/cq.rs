@@ -328,7 +328,8 @@ impl CompletionQueue {
         Error::check("ibv_req_notify_cq", unsafe { ibv_req_notify_cq(self.inner.raw.as_ptr(), 0) })
     }
 
-    /// Polls, and sleeps on the channel while there is nothing; 0 after `timeout`.
+    /// Polls, and sleeps on the channel while there is nothing; 0 after `timeout`. For queues made with
+    /// [`create_cq_with`](crate::Context::create_cq_with).
     ///
     /// Arms, polls again and waits in the one right order.
     ///

@@ -434,7 +434,8 @@ impl PollGroup {
         }
     }
 
-    /// As [`poll`](Self::poll), but sleeps on the queue's channel while there is nothing; `None` after `timeout`.
+    /// As [`poll`](Self::poll), but sleeps on the queue's channel while there is nothing; `None` after `timeout`. For
+    /// groups whose queue was made with a channel, by [`create_cq_with`](crate::Context::create_cq_with).
     ///
     /// # Errors
     /// As [`CompletionQueue::poll_wait`].

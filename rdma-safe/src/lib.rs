@@ -21,7 +21,42 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The rules the types enforce:
+//! # The objects, in the order in which they are made
+//! 1. A **device** is found by [`devices`] or [`Device::by_name`] and opened; the [`Context`] says what it is and can do:
+//!    [`transport`](Context::transport), [`caps`](Context::caps), [`attr`](Context::attr), its [ports](Context::port) and
+//!    [addresses](Context::gid_table).
+//! 2. **Memory** belongs to a [`ProtectionDomain`]. Messages travel in [`slots`](ProtectionDomain::slots). What peers shall
+//!    read or write is a region from [`register_remote`](ProtectionDomain::register_remote); tell them its
+//!    [`remote`](MemoryRegion::remote) range.
+//! 3. A **completion queue**, made with a channel if somebody shall sleep on it
+//!    (`ctx.create_cq_with(256, &ctx.completion_channel()?)`). A [`PollGroup`] owns it and its queue pairs, and redeems
+//!    completions; without one, [`CompletionQueue::poll`] and [`QueuePair::complete`] do that in two steps.
+//! 4. A **queue pair** from [`create_qp`](ProtectionDomain::create_qp), with the sizes of a [`QpConfig`]. The `rdma-cm`
+//!    crate connects it, on iWARP nothing else can; by hand, a [`ManualQp`] goes through its states. **Post receives before
+//!    it is connected.**
+//! 5. **Requests**: [`post_send`](PollGroup::post_send), [`post_inline`](PollGroup::post_inline) and
+//!    [`post_recv`](PollGroup::post_recv) for messages; everything else is a [`Request`] that is
+//!    [posted](PollGroup::post). One that was refused comes back in the [`PostError`], with the reason.
+//! 6. **Completions** say what the request was, how it went ([`WcStatus`]: look at it first), what arrived, and bring back
+//!    what was posted. After a failed one on a connection the queue pair is over: [`close`](QueuePair::close) gives back
+//!    the rest.
+//!
+//! | for | see |
+//! |---|---|
+//! | writes, reads, atomics; immediate data | [`Request`], [`RemoteRange`], [`RemoteSlot`] |
+//! | several pieces, shared sources, windows | [`SgList`], [`SharedRegion`], [`MemoryWindow`] |
+//! | one buffer pool for many connections | [`SharedReceiveQueue`] |
+//! | datagrams, multicast | [`QpKind::Ud`], [`AddressHandle`], [`GRH_SIZE`], [`QueuePair::attach_multicast`] |
+//! | memory on the stack, or of others | [`QueuePair::scope`]; [`register_foreign`](ProtectionDomain::register_foreign) |
+//! | sleeping, `epoll`, tokio | [`PollGroup::poll_wait`], [`CompletionChannel`] (`AsFd`), feature `tokio`: module `aio` |
+//! | devices that change or go | [`AsyncEvents`], [`GidChoice`] |
+//! | names of C, of `ibverbs`, of `sideway` | [`migrating`] |
+//!
+//! Calls off the message path fail with an [`Error`]: the operation, its errno, the [kind](ErrorKind), and what to do.
+//! Complete programs are the examples of `rdma-cm`: `ping_pong`, `file_copy` (writes), `kv` (reads), `chat` (datagrams),
+//! `tokio_echo`.
+//!
+//! # The rules the types enforce
 //! * A [`Slot`] is the sole owner of one piece of registered memory. Posting moves it in, its completion, or the
 //!   destruction of the queue pair, gives it back. `mem::forget` of anything leaks memory and breaks nothing.
 //! * A [`Wc`] is linear and is redeemed once, by the queue pair it belongs to.
@@ -30,15 +65,15 @@
 //! * A completion queue is never booked beyond its depth.
 //!
 //! Posting, polling and redeeming allocate nothing, take no lock and do no atomic read-modify-write.
-//!
 //! Every known way in which devices and libraries break such rules, with the answer to it and its test, is in
-//! [`hazards`]; every way in which safe code could, in [`soundness`].
+//! [`hazards`]; every way in which safe code could, in [`soundness`]; what may go to other threads, in [`threads`].
 //!
 //! The state of a queue pair is checked when it is used and is not part of its type: it changes in the hands of the
 //! connection manager (and of the device) while the queue pair sits in a group's table or on its way there, so a type
 //! for each state would only move the check to a match. Where the caller alone drives it, each state is a type:
 //! [`ManualQp`].
 //!
+//! # Unsafe code
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
 //!   `cq`, `qp`, `qp_query`, `multicast`, `srq`, `post`, `ah`, `xrc`;
@@ -72,6 +107,7 @@ pub mod soundness {}
 mod loopback;
 pub mod manual;
 mod memory;
+pub mod migrating;
 mod mr;
 mod multicast;
 mod mw;
@@ -116,6 +152,7 @@ pub use fork::{ForkSupport, fork_support};
 pub use gid::{Gid, GidChoice, GidEntry, GidKind};
 pub use group::{Completion, PollGroup, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
+#[doc(inline)]
 pub use manual::{InitAttr, ManualQp, PeerAccess, RtrAttr, RtsAttr, StepError};
 pub use memory::{OwnedMemory, StableBuffer};
 pub use mr::{

@@ -41,7 +41,7 @@ impl WcStatus {
             1 => "local length error",
             2 => "local QP operation error",
             4 => "local protection error: the memory region or its key is not valid here",
-            5 => "flushed: the queue pair had already failed or was being destroyed",
+            5 => "flushed: the queue pair had failed before, or the connection has ended",
             6 => "memory window bind error",
             7 => "bad response from the peer",
             8 => "local access error",
