@@ -1,4 +1,5 @@
 //! The engine: peers, lanes and messages. See the crate's front page for the words.
+mod gauges;
 mod io;
 mod life;
 mod receive;
@@ -15,6 +16,7 @@ use crate::names::{ConnToken, LaneId, Nanos, PeerId, ProcName};
 use crate::port::{Cm, CmRequest, Port};
 use crate::stats::{Stalls, Stats};
 use crate::wire::HEADER;
+pub use gauges::Gauges;
 use io::{Io, Lane, Wait};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

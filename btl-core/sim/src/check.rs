@@ -14,8 +14,10 @@ pub enum Invariant {
     S4,
     S5,
     S6,
+    S7,
     S8,
     S9,
+    S10,
     S11,
     S12,
     L1,
@@ -35,10 +37,12 @@ impl Invariant {
             Invariant::S4 => "credits are conserved",
             Invariant::S5 => "no more work is posted than the queues hold",
             Invariant::S6 => "every buffer has one owner and comes home",
+            Invariant::S7 => "no completion of a dead lane is acted on",
             Invariant::S8 => "each message once, in order, unchanged; each send ends once",
             Invariant::S9 => "a failure is reported once, for a cause, and nothing comes after",
+            Invariant::S10 => "everything that grows has a limit",
             Invariant::S11 => "no panic",
-            Invariant::S12 => "who is not of this job gets a reject with the right reason",
+            Invariant::S12 => "who breaks the protocol hurts only itself, and hears why",
             Invariant::L1 => "everything accepted completes or fails",
             Invariant::L2 => "no deadlock",
             Invariant::L3 => "every connect ends",
@@ -80,6 +84,11 @@ pub struct LaneBook {
     /// Credits in the messages polled here.
     heard: u64,
     said_bye: bool,
+    heard_bye: bool,
+    /// Receives the peer has.
+    window: u64,
+    /// What the peer did wrong.
+    broken: Option<String>,
 }
 
 /// What both sides of a lane have at rest (S4).
@@ -96,6 +105,8 @@ pub struct AtRest {
 /// All queue pairs by number.
 #[derive(Debug, Default)]
 pub struct LaneChecker {
+    /// Someone sends what it must not: look at what arrives.
+    pub hostile: bool,
     books: Vec<LaneBook>,
     violations: Vec<Violation>,
 }
@@ -116,7 +127,22 @@ impl LaneChecker {
             told: 0,
             heard: 0,
             said_bye: false,
+            heard_bye: false,
+            window: u64::MAX,
+            broken: None,
         });
+    }
+
+    /// Two queue pairs are the ends of one connection.
+    pub fn join(&mut self, a: u32, b: u32) {
+        for (here, there) in [(a, b), (b, a)] {
+            self.books[here as usize].window = self.books[there as usize].depth;
+        }
+    }
+
+    /// What the peer did wrong on this queue pair.
+    pub fn broken_by_peer(&self, qp: u32) -> Option<String> {
+        self.books.get(qp as usize)?.broken.clone()
     }
 
     /// Enters a violation.
@@ -146,6 +172,9 @@ impl LaneChecker {
         let book = &mut self.books[qp as usize];
         let mut found = Vec::new();
         book.sent += 1;
+        if let Some(what) = &book.broken {
+            found.push((Invariant::S12, format!("sends after its peer sent {what}")));
+        }
         if book.acceptor && book.heard_messages == 0 {
             found.push((Invariant::S1, "sends before it received anything".to_owned()));
         }
@@ -178,6 +207,9 @@ impl LaneChecker {
         }
         book.recvd += 1;
         if let Some(bytes) = bytes {
+            if self.hostile && book.broken.is_none() {
+                book.broken = book.judge(bytes);
+            }
             book.heard_messages += 1;
             if let Ok(view) = frame::read(bytes)
                 && view.kind != FrameKind::Stray
@@ -220,6 +252,30 @@ impl LaneChecker {
 }
 
 impl LaneBook {
+    /// What is wrong with a message that arrives next.
+    fn judge(&mut self, bytes: &[u8]) -> Option<String> {
+        let view = match frame::read_padded(bytes) {
+            Ok(view) => view,
+            Err(what) => return Some(format!("a message with {what}")),
+        };
+        let first = if self.acceptor { FrameKind::Hello } else { FrameKind::HelloAck };
+        let greeting = matches!(view.kind, FrameKind::Hello | FrameKind::HelloAck);
+        let may = (1 + self.heard + u64::from(view.credits)).saturating_sub(self.sent);
+        let wrong = if self.heard_bye {
+            format!("{:?} after Bye", view.kind)
+        } else if self.heard_messages == 0 && view.kind != first {
+            format!("{:?} as its first message", view.kind)
+        } else if self.heard_messages > 0 && greeting {
+            format!("another {:?}", view.kind)
+        } else if may > self.window {
+            format!("credits for {may} messages, and has {} receives", self.window)
+        } else {
+            self.heard_bye = view.kind == FrameKind::Bye;
+            return None;
+        };
+        Some(wrong)
+    }
+
     fn frame_sent(&mut self, view: frame::FrameView, found: &mut Vec<(Invariant, String)>) {
         let first = match self.acceptor {
             false => FrameKind::Hello,

@@ -91,7 +91,9 @@ impl CmSide {
             Ev::CmIncoming { wire } => self.incoming(wire),
             Ev::CmDialUp { wire } => self.dial_up(wire),
             Ev::CmRejected { wire } => {
-                let data = self.net.borrow().wires[wire as usize].data;
+                let net = self.net.borrow();
+                let data = net.padded(net.wires[wire as usize].data, 148);
+                drop(net);
                 self.dial_over(wire, DialOutcome::Rejected(data))
             }
             Ev::CmDialError { wire, why } => {
@@ -106,6 +108,11 @@ impl CmSide {
             Ev::CmAcceptUp { wire } => self.accept_up(wire),
             Ev::CmAcceptError { wire } => self.accept_over(wire, "the set-up failed"),
             Ev::CmGone { wire, initiator } => self.gone(wire, initiator),
+            // As the shipped driver: a connection goes on.
+            Ev::CmNoise { .. } => {
+                self.net.borrow_mut().inject(Hit::CmNoise);
+                None
+            }
             Ev::CmDeadline { conn, .. } => self.deadline(conn),
             Ev::CmTick { .. } => {
                 self.tick_at = None;
@@ -147,14 +154,20 @@ impl CmSide {
     fn incoming(&mut self, wire: u32) -> Option<Input> {
         let mut net = self.net.borrow_mut();
         let net = &mut *net;
-        let listens = net.now >= net.opt.listen_at[self.rank as usize] && !self.stopped;
+        // What was in the queue of a listener that is gone may still be answered.
+        let stopped = self.stopped && net.rng.chance(1, 2);
+        let listens = net.now >= net.opt.listen_at[self.rank as usize] && !stopped;
         let refuse = net.opt.cm.refuse;
-        let dead = net.hosts[self.rank as usize].dead;
+        let host = &net.hosts[self.rank as usize];
+        if host.vanished {
+            return None;
+        }
+        let dead = host.dead || host.removed;
         let wired = &net.wires[wire as usize];
         let intruder = wired.from.is_none();
         if !listens || dead || (!intruder && refuse > 0 && net.rng.chance(1, refuse)) {
             if !intruder {
-                net.cover.hit(Hit::Refused);
+                net.inject(Hit::Refused);
                 let (delay, why) = (net.rng.delay(net.opt.cm.wire), DialError::Refused);
                 net.tell(wire, true, delay, Ev::CmDialError { wire, why });
             }
@@ -164,7 +177,7 @@ impl CmSide {
             return None;
         }
         let token = self.machine.token();
-        let data = wired.data;
+        let data = net.padded(wired.data, 56);
         net.wires[wire as usize].accept_conn = Some(token.get());
         self.conns.insert(token.get(), Conn { token, wire, lane: None, stage: Stage::Asked });
         Some(Input::Request { conn: token, data })
@@ -182,7 +195,7 @@ impl CmSide {
         conn.stage = Stage::Up;
         let mut net = self.net.borrow_mut();
         let wired = &net.wires[wire as usize];
-        let (data, qp) = (wired.data, wired.dial_qp);
+        let (data, qp) = (net.padded(wired.data, 196), wired.dial_qp);
         if let Some(qp) = qp {
             net.qps[qp as usize].up = true;
         }
@@ -332,6 +345,9 @@ impl CmSide {
 
     /// A queue pair with its receives posted.
     fn set_up(&mut self, class: u8, role: Role, wire: u32) -> Option<SetupLane<SimQp>> {
+        if self.net.borrow().hosts[self.rank as usize].removed {
+            return None;
+        }
         let acceptor = role == Role::Acceptor;
         let id = self.net.borrow_mut().create_qp(self.rank, class, acceptor, wire);
         let qp = SimQp::new(&self.net, id);
@@ -372,19 +388,8 @@ impl CmSide {
         let wire = {
             let mut net = self.net.borrow_mut();
             let to = rank_at(&net.opt, addr).unwrap_or(self.rank);
-            net.wires.push(Wire {
-                from: Some(self.rank),
-                to,
-                dial_conn: token.get(),
-                accept_conn: None,
-                dial_qp: None,
-                accept_qp: None,
-                data,
-                over: false,
-                replied: false,
-                last: [0; 2],
-                expect: None,
-            });
+            let dial_conn = token.get();
+            net.wires.push(Wire { dial_conn, ..Wire::new(Some(self.rank), to, data) });
             net.wires.len() as u32 - 1
         };
         let lane = self.set_up(class, Role::Initiator, wire);
@@ -402,13 +407,14 @@ impl CmSide {
             let why = DialError::NoResources;
             net.tell(wire, true, 0, Ev::CmDialError { wire, why });
         } else if rank_at(&net.opt, addr).is_none() {
-            net.cover.hit(Hit::Refused);
+            net.inject(Hit::Refused);
             let why = DialError::Refused;
             net.tell(wire, true, delay, Ev::CmDialError { wire, why });
         } else if lose > 0 && net.rng.chance(1, lose) {
-            net.cover.hit(Hit::Lost);
+            net.inject(Hit::Lost);
         } else {
             net.tell(wire, false, delay, Ev::CmIncoming { wire });
+            net.more_events(wire);
         }
     }
 
@@ -421,6 +427,11 @@ impl CmSide {
             let net = self.net.borrow();
             (net.wires[wire as usize].over, net.wires[wire as usize].dial_qp)
         };
+        let lane = match self.phantom(wire, lane) {
+            Ok(()) => return,
+            Err(lane) => lane,
+        };
+        let Some(conn) = self.conns.get_mut(&token.get()) else { return };
         let (Some(mut lane), false, Some(dial_qp)) = (lane, over, dial_qp) else {
             self.cannot_accept(wire);
             return;
@@ -433,9 +444,12 @@ impl CmSide {
         conn.lane = Some(lane);
         net.qps[accept_qp as usize].peer = Some(dial_qp);
         net.qps[dial_qp as usize].peer = Some(accept_qp);
+        net.check.join(accept_qp, dial_qp);
         net.set_rts(accept_qp);
         net.trace.note(net.now, "accept", u64::from(self.rank), u64::from(accept_qp), 0);
-        let arrives = net.rng.delay(net.opt.cm.wire);
+        let down = net.blocked(self.rank, net.qps[dial_qp as usize].rank);
+        let down = down.map_or(0, |(until, _)| until - net.now);
+        let arrives = net.rng.delay(net.opt.cm.wire) + down;
         let read = net.rng.delay(net.opt.cm.read_reply);
         // The reply travels in front of whatever the acceptor sends.
         net.qps[accept_qp as usize].last_arrival = net.now + arrives;
@@ -446,12 +460,68 @@ impl CmSide {
         }
     }
 
+    /// A request that came twice is accepted as any other, and ends as soon as the other end
+    /// finds that it knows nothing of it. `Err`: it is no such request.
+    fn phantom(
+        &mut self,
+        wire: u32,
+        lane: Option<SetupLane<SimQp>>,
+    ) -> Result<(), Option<SetupLane<SimQp>>> {
+        let mut net = self.net.borrow_mut();
+        let net = &mut *net;
+        let mut lane = match lane {
+            Some(lane) if net.wires[wire as usize].replay => lane,
+            other => return Err(other),
+        };
+        net.inject(Hit::Phantom);
+        let (conn, q) = (net.wires[wire as usize].accept_conn, lane.qp_mut().id);
+        if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
+            conn.lane = Some(lane);
+        }
+        net.set_rts(q);
+        if net.opt.model.is_iwarp() {
+            net.tell(wire, false, 0, Ev::CmAcceptUp { wire });
+        }
+        let delay = net.rng.delay(net.opt.cm.wire) + net.rng.below(5_000_000);
+        net.after(delay, Ev::PhantomEnd { wire });
+        Ok(())
+    }
+
+    /// The device is gone, and all its connections with it.
+    pub(crate) fn device_removed(&mut self) {
+        self.deliver(CmEvent::DeviceRemoved);
+        let all: Vec<(u64, u32, Stage)> =
+            self.conns.iter().map(|(id, conn)| (*id, conn.wire, conn.stage)).collect();
+        for (id, wire, stage) in all {
+            let input = match stage {
+                Stage::Dialing => {
+                    self.net.borrow_mut().wires[wire as usize].over = true;
+                    self.dial_over(wire, DialOutcome::Failed("the device was removed".into()))
+                }
+                Stage::Accepting => self.accept_over(wire, "the device was removed"),
+                Stage::Asked | Stage::Up => {
+                    let conn = self.conns.remove(&id).map(|conn| conn.token);
+                    conn.map(|conn| Input::Disconnected { conn })
+                }
+            };
+            input.into_iter().for_each(|input| self.feed(input));
+        }
+    }
+
+    /// Connections the machine knows (S10).
+    pub(crate) fn connections(&self) -> usize {
+        self.machine.connections()
+    }
+
     /// No queue pair, or the dialler has given up.
     fn cannot_accept(&self, wire: u32) {
         let mut net = self.net.borrow_mut();
         let wired = &mut net.wires[wire as usize];
         if wired.from.is_none() {
-            net.fail(Invariant::S12, "a request that is not of a peer was accepted".to_owned());
+            if !wired.replay {
+                let what = "a request that is not of a peer was accepted";
+                net.fail(Invariant::S12, what.to_owned());
+            }
         } else if !wired.over {
             wired.over = true;
             wired.data = RejectReason::Busy.encode();
@@ -528,6 +598,45 @@ struct LaneHead {
 }
 
 impl crate::net::Net {
+    /// Private data as the connection manager delivers it: InfiniBand pads it to its own size.
+    fn padded(&self, data: PrivateData, size: usize) -> PrivateData {
+        if self.opt.model.is_iwarp() {
+            return data;
+        }
+        let mut bytes = data.as_slice().to_vec();
+        bytes.resize(size, 0);
+        PrivateData::from_slice(&bytes)
+    }
+
+    /// What else may happen to a request: it comes again, and its connection sees events that
+    /// mean nothing to it.
+    fn more_events(&mut self, wire: u32) {
+        let (duplicate, noise) = (self.opt.cm.duplicate, self.opt.cm.noise);
+        if duplicate > 0 && self.rng.chance(1, duplicate) {
+            self.inject(Hit::Duplicate);
+            let first = &self.wires[wire as usize];
+            let again = Wire { replay: true, ..Wire::new(None, first.to, first.data) };
+            self.wires.push(again);
+            let again = self.wires.len() as u32 - 1;
+            let delay = self.rng.delay(self.opt.cm.wire) * self.rng.range(1, 8);
+            self.tell(again, false, delay, Ev::CmIncoming { wire: again });
+        }
+        if noise > 0 && self.rng.chance(1, noise) {
+            let initiator = self.rng.chance(1, 2);
+            let delay = self.rng.delay(self.opt.cm.wire) * self.rng.range(1, 8);
+            self.after(delay, Ev::CmNoise { wire, initiator });
+        }
+    }
+
+    /// The other end of a connection that nobody is behind ends it.
+    pub(crate) fn phantom_end(&mut self, wire: u32) {
+        let Some(q) = self.wires[wire as usize].accept_qp else { return };
+        if self.qps[q as usize].state == State::Rts {
+            self.fail_qp(q, None);
+        }
+        self.tell_gone(wire, false);
+    }
+
     /// The initiator's device has read the reply: it is connected.
     pub(crate) fn reply(&mut self, wire: u32) {
         let wired = &mut self.wires[wire as usize];

@@ -1,5 +1,8 @@
 //! "Sometimes" assertions: what a long run must have met, so that its silence means something.
 
+use crate::swarm::Trick;
+use btl_core::error::FaultKind;
+
 macro_rules! hits {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $must:literal;)*) => {
         /// Something that happens sometimes.
@@ -44,7 +47,7 @@ hits! {
     RejectBusy = "reject: busy", true;
     RejectUnknownLane = "reject: unknown lane", true;
     RejectLimits = "reject: limits", true;
-    RejectClosing = "reject: closing", false;
+    RejectClosing = "reject: closing", true;
     RejectUnknownPeer = "reject: unknown peer", true;
     Refused = "a connect was refused", true;
     DialDeadline = "a dial ran into its deadline", true;
@@ -57,16 +60,90 @@ hits! {
     Flushed = "work was flushed", true;
     Gone = "a connection was gone", true;
     ResetLoss = "messages were lost with a reset", true;
-    RetryExceeded = "a peer did not answer any more", false;
+    RetryExceeded = "a peer did not answer any more", true;
     PeerFailed = "a peer failed", true;
     Broke = "a queue pair broke", true;
     Died = "a process died", true;
+    NeverThere = "a process was never there", true;
+    Vanished = "a host was gone without a word", true;
+    ClosedEarly = "a rank closed in the middle of everything", true;
+    DeviceFatal = "all queue pairs of a device broke", true;
+    DeviceRemoved = "a device was removed", true;
+    Paused = "a process stood still", true;
+    CutShort = "a link was down for a moment", true;
+    CutForLong = "a link was down longer than devices try", true;
+    CutOneWay = "a link was down in one direction", true;
+    AckLost = "a message arrived and its sender could not know", false;
+    Enomem = "a post was refused for lack of memory", true;
+    Duplicate = "a connect request came twice", true;
+    Phantom = "a connect that nobody was behind was accepted", true;
+    CmNoise = "an event that means nothing to a connection", true;
+    Intruder = "a process that is not of the job connected", true;
+    Burst = "completions came in bursts", true;
+    Stale = "a completion of a dead queue pair showed up", true;
+    NeverCompleted = "a post on a broken queue pair never completed", true;
+    CqOverflow = "a completion queue overflowed", false;
+    TrickVersion = "hostile: another version", true;
+    TrickKind = "hostile: an unknown kind", true;
+    TrickShort = "hostile: less than a header", true;
+    TrickLength = "hostile: a length that is not there", true;
+    TrickCredits = "hostile: all credits there can be", true;
+    TrickFewCredits = "hostile: a few credits too many", true;
+    TrickNoHello = "hostile: no Hello", true;
+    TrickTwoHellos = "hostile: Hello twice", true;
+    TrickWrongHello = "hostile: the Hello of another connection", true;
+    TrickFlood = "hostile: more messages than credits", true;
+    TrickNoise = "hostile: bytes at random", true;
+    TrickEarlyBye = "hostile: a message after Bye", true;
+    TrickTooLong = "hostile: a message longer than any buffer", true;
+    FaultConnect = "peer failed: cannot connect", true;
+    FaultProtocol = "peer failed: broke the protocol", true;
+    FaultLane = "peer failed: a lane failed", true;
+    FaultDisconnected = "peer failed: disconnected", true;
+    FaultClosed = "peer failed: it closed", false;
+    FaultNoHello = "peer failed: no Hello", false;
+    FaultDeviceRemoved = "peer failed: the device was removed", true;
     Terminate = "TERMINATE: no receive", false;
     RnrNak = "RNR NAK", false;
     RnrExceeded = "RNR retry count exceeded", false;
     MpaConnectError = "MPA: CONNECT_ERROR", false;
     MpaTornDown = "MPA: torn down by the acceptor", false;
     MpaPassed = "MPA: an early message passed", false;
+}
+
+impl Hit {
+    /// The one for a trick.
+    pub fn for_trick(trick: Trick) -> Hit {
+        match trick {
+            Trick::Version => Hit::TrickVersion,
+            Trick::Kind => Hit::TrickKind,
+            Trick::Short => Hit::TrickShort,
+            Trick::Length => Hit::TrickLength,
+            Trick::Credits => Hit::TrickCredits,
+            Trick::FewCredits => Hit::TrickFewCredits,
+            Trick::NoHello => Hit::TrickNoHello,
+            Trick::TwoHellos => Hit::TrickTwoHellos,
+            Trick::WrongHello => Hit::TrickWrongHello,
+            Trick::Flood => Hit::TrickFlood,
+            Trick::Noise => Hit::TrickNoise,
+            Trick::EarlyBye => Hit::TrickEarlyBye,
+            Trick::TooLong => Hit::TrickTooLong,
+        }
+    }
+
+    /// The one for what happened to a peer.
+    pub fn for_fault(kind: &FaultKind) -> Option<Hit> {
+        Some(match kind {
+            FaultKind::Connect(_) => Hit::FaultConnect,
+            FaultKind::Protocol(_) => Hit::FaultProtocol,
+            FaultKind::Lane { .. } => Hit::FaultLane,
+            FaultKind::Disconnected { .. } => Hit::FaultDisconnected,
+            FaultKind::Closed { .. } => Hit::FaultClosed,
+            FaultKind::NoHello { .. } => Hit::FaultNoHello,
+            FaultKind::DeviceRemoved => Hit::FaultDeviceRemoved,
+            _ => return None,
+        })
+    }
 }
 
 /// How often each was met.

@@ -31,6 +31,15 @@ pub struct FrameView {
 
 /// Reads the header of a message; `Err` says what is wrong with it.
 pub fn read(bytes: &[u8]) -> Result<FrameView, &'static str> {
+    let view = read_padded(bytes)?;
+    if view.payload as usize + 8 != bytes.len() {
+        return Err("a length that is not what was sent");
+    }
+    Ok(view)
+}
+
+/// As [`read`], but there may be more than the header says.
+pub fn read_padded(bytes: &[u8]) -> Result<FrameView, &'static str> {
     if bytes.len() < 8 {
         return Err("shorter than a header");
     }
@@ -50,8 +59,8 @@ pub fn read(bytes: &[u8]) -> Result<FrameView, &'static str> {
         bytes[range].iter().rev().fold(0u32, |sum, byte| sum * 256 + u32::from(*byte))
     };
     let payload = number(4..8);
-    if payload as usize + 8 != bytes.len() {
-        return Err("a length that is not what was sent");
+    if payload as usize + 8 > bytes.len() {
+        return Err("a length that is more than was sent");
     }
     Ok(FrameView { kind, credits: number(2..4) as u16, payload })
 }

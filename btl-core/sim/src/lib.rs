@@ -16,10 +16,12 @@
 //! | S4 | at rest all credits of a lane are there, and the engine agrees |
 //! | S5 | posted work fits the queues |
 //! | S6 | each buffer has one owner, and all come home |
+//! | S7 | a completion of a lane that is over is counted as such, and nothing else |
 //! | S8 | each message arrives once, in order of its lane, unchanged; each send ends once |
 //! | S9 | a failed peer is reported once, for a cause, and nothing comes of it after |
+//! | S10 | everything that grows has a limit (that nothing is allocated on the message path is measured in `btl-core/tests/alloc.rs`) |
 //! | S11 | no panic |
-//! | S12 | who is not of this job gets a reject with the right reason |
+//! | S12 | who is not of this job gets a reject with the right reason; who breaks the protocol hurts only itself: nothing is sent or delivered on its lane after |
 //! | L1 | everything accepted completes or fails |
 //! | L2 | no deadlock, no livelock |
 //! | L3 | every connect ends |
@@ -46,10 +48,13 @@ mod qp;
 mod rank;
 pub mod rng;
 mod run;
+pub mod sabotage;
 pub mod simplify;
 pub mod slots;
+pub mod swarm;
 pub mod trace;
 pub mod workload;
 
-pub use options::{Model, Options, Sabotage};
+pub use options::{Model, Options};
 pub use run::{Outcome, draw, run};
+pub use sabotage::Sabotage;

@@ -42,20 +42,47 @@ pub struct MessageBook {
     states: Vec<SendState>,
     /// Under way, by source, destination and class.
     queues: Vec<VecDeque<u64>>,
-    /// This rank may lose messages.
-    disturbed: Option<u32>,
-    undelivered: u64,
+    /// Pairs that may lose messages.
+    disturbed: Vec<bool>,
+    /// By source and destination.
+    undelivered: Vec<u64>,
     unsent: u64,
 }
 
 const CLASSES: u32 = 4;
 
 impl MessageBook {
-    /// `disturbed`: messages from and to this rank may fail.
-    pub fn new(seed: u64, ranks: u32, disturbed: Option<u32>) -> MessageBook {
+    /// Nothing was sent yet.
+    pub fn new(seed: u64, ranks: u32) -> MessageBook {
+        let pairs = (ranks * ranks) as usize;
         let queues = (0..ranks * ranks * CLASSES).map(|_| VecDeque::new()).collect();
-        let (messages, states) = (Vec::new(), Vec::new());
-        MessageBook { seed, ranks, messages, states, queues, disturbed, undelivered: 0, unsent: 0 }
+        MessageBook {
+            seed,
+            ranks,
+            messages: Vec::new(),
+            states: Vec::new(),
+            queues,
+            disturbed: vec![false; pairs],
+            undelivered: vec![0; pairs],
+            unsent: 0,
+        }
+    }
+
+    fn pair(&self, src: u32, dst: u32) -> usize {
+        (src * self.ranks + dst) as usize
+    }
+
+    /// From now on messages between the two may fail.
+    pub fn disturb(&mut self, a: u32, b: u32) {
+        for pair in [self.pair(a, b), self.pair(b, a)] {
+            self.disturbed[pair] = true;
+            self.undelivered[pair] = 0;
+        }
+    }
+
+    /// From now on messages from and to a rank may fail.
+    pub fn disturb_all(&mut self, rank: u32) {
+        (0..self.ranks).for_each(|other| self.disturb(rank, other));
     }
 
     /// The number of the next message; [`fill`](rng::fill) gives its bytes.
@@ -65,7 +92,7 @@ impl MessageBook {
 
     /// Whether messages between the two may fail.
     pub fn is_disturbed(&self, a: u32, b: u32) -> bool {
-        self.disturbed == Some(a) || self.disturbed == Some(b)
+        self.disturbed[self.pair(a, b)]
     }
 
     fn queue(&mut self, src: u32, dst: u32, class: u8) -> &mut VecDeque<u64> {
@@ -79,7 +106,8 @@ impl MessageBook {
         self.queue(message.src, message.dst, message.class).push_back(id);
         self.unsent += 1;
         if !self.is_disturbed(message.src, message.dst) {
-            self.undelivered += 1;
+            let pair = self.pair(message.src, message.dst);
+            self.undelivered[pair] += 1;
         }
         self.messages.push(message);
         self.states.push(SendState::Pending);
@@ -109,7 +137,8 @@ impl MessageBook {
             let message = self.messages[id as usize];
             let same = message.tag == tag && message.len == data.len();
             if same && rng::matches(seed, id, data) {
-                self.undelivered -= u64::from(!disturbed);
+                let pair = self.pair(src, dst);
+                self.undelivered[pair] -= u64::from(!disturbed);
                 return Ok(message);
             }
             if !disturbed {
@@ -152,7 +181,7 @@ impl MessageBook {
 
     /// Messages that did not arrive, and sends that did not end.
     pub fn open(&self) -> (u64, u64) {
-        (self.undelivered, self.unsent)
+        (self.undelivered.iter().sum(), self.unsent)
     }
 }
 
@@ -161,7 +190,8 @@ mod tests {
     use super::*;
 
     fn book(disturbed: Option<u32>) -> (MessageBook, Vec<Vec<u8>>) {
-        let mut book = MessageBook::new(1, 2, disturbed);
+        let mut book = MessageBook::new(1, 2);
+        disturbed.into_iter().for_each(|rank| book.disturb_all(rank));
         let mut bodies = Vec::new();
         for id in 0..3 {
             let mut data = vec![0; 10];
@@ -202,6 +232,9 @@ mod tests {
         assert!(quiet.sent(0, 0, true).is_ok());
         assert!(quiet.sent(0, 0, true).is_err());
         assert!(quiet.sent(1, 0, false).is_err());
+        let (mut late, _) = book(None);
+        late.disturb(1, 0);
+        assert_eq!(late.open(), (0, 3));
         let (mut disturbed, bodies) = book(Some(1));
         assert!(disturbed.sent(0, 0, false).is_ok());
         assert!(disturbed.delivered(0, 1, tag_for(1, 1), &bodies[1]).is_ok());

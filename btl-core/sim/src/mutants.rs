@@ -1,7 +1,8 @@
 //! The table of mutants: each broken rule must be noticed, and the controls must be clean.
 use crate::check::Invariant;
-use crate::options::{Model, Options, Sabotage};
+use crate::options::{Model, Options};
 use crate::run::run;
+use crate::sabotage::Sabotage;
 use std::collections::BTreeMap;
 
 /// One line of the table: a rule is broken on a model.

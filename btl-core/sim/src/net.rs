@@ -7,10 +7,11 @@ use crate::picture::Picture;
 use crate::qp::Qp;
 use crate::rng::Rng;
 use crate::slots::{SimSlot, SlotBook};
+use crate::swarm::Trick;
 use crate::trace::Trace;
-use btl_core::Nanos;
 use btl_core::port::Status;
 use btl_core::wire::PrivateData;
+use btl_core::{LaneId, Nanos};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -52,7 +53,17 @@ pub(crate) enum Ev {
     /// Someone who is not of this job connects.
     Intruder { rank: u32 },
     /// A fault of the options takes place.
-    Fault,
+    Fault { n: usize },
+    /// Everyone is told that a rank is gone.
+    Obituary { rank: u32 },
+    /// A rank that stood still goes on.
+    Resume { rank: u32 },
+    /// An event that means nothing to a connection: ADDR_CHANGE or TIMEWAIT_EXIT.
+    CmNoise { wire: u32, initiator: bool },
+    /// The other end of a connection that nobody is behind closes.
+    PhantomEnd { wire: u32 },
+    /// A device has tried long enough.
+    GiveUp { qp: u32 },
     /// A rank closes.
     Close { rank: u32 },
 }
@@ -96,6 +107,28 @@ pub(crate) struct Wire {
     pub(crate) last: [Nanos; 2],
     /// The reject an intruder must get.
     pub(crate) expect: Option<&'static [u8]>,
+    /// A request that came twice; nobody is behind it.
+    pub(crate) replay: bool,
+}
+
+impl Wire {
+    /// A request of `from` (`None`: not of a rank) to `to`.
+    pub(crate) fn new(from: Option<u32>, to: u32, data: PrivateData) -> Wire {
+        Wire {
+            from,
+            to,
+            dial_conn: 0,
+            accept_conn: None,
+            dial_qp: None,
+            accept_qp: None,
+            data,
+            over: false,
+            replied: false,
+            last: [0; 2],
+            expect: None,
+            replay: false,
+        }
+    }
 }
 
 /// A completion on its way.
@@ -119,6 +152,27 @@ pub(crate) struct Host {
     /// Computes until then.
     pub(crate) computing: Nanos,
     pub(crate) dead: bool,
+    /// Its host is gone without a word.
+    pub(crate) vanished: bool,
+    /// Its device is gone.
+    pub(crate) removed: bool,
+    /// Its process stands still; what happened meanwhile.
+    pub(crate) paused: bool,
+    pub(crate) deferred: VecDeque<Ev>,
+    /// What it does to its messages.
+    pub(crate) trick: Option<Trick>,
+    /// Completions of dead queue pairs that are still to show up: when, on what, of a send.
+    pub(crate) stale: VecDeque<(Nanos, LaneId, bool)>,
+    pub(crate) stale_given: u64,
+    /// When the next burst of completions comes.
+    pub(crate) burst_at: Nanos,
+    /// Work that the completion queue must have room for, and completions that wait for a lane.
+    pub(crate) cq_room: usize,
+    pub(crate) parked: usize,
+    /// The queue pair of the last completion.
+    pub(crate) last_polled: u32,
+    /// Most lanes at a time.
+    pub(crate) lanes_peak: usize,
     /// Last times of the two queues between engine and CM side, which keep their order.
     pub(crate) last_request: Nanos,
     pub(crate) last_deliver: Nanos,
@@ -139,6 +193,10 @@ pub(crate) struct Net {
     pub(crate) cover: Cover,
     /// Messages that found no receive.
     pub(crate) no_buffer: u64,
+    /// Links that are down: from, to, until when, and whether that is longer than devices try.
+    pub(crate) cuts: Vec<(u32, u32, Nanos, bool)>,
+    /// Faults so far.
+    pub(crate) faults: u64,
 }
 
 impl Net {
@@ -154,6 +212,18 @@ impl Net {
                 stamp: 0,
                 computing: 0,
                 dead: false,
+                vanished: false,
+                removed: false,
+                paused: false,
+                deferred: VecDeque::new(),
+                trick: None,
+                stale: VecDeque::new(),
+                stale_given: 0,
+                burst_at: 0,
+                cq_room: 0,
+                parked: 0,
+                last_polled: 0,
+                lanes_peak: 0,
                 last_request: 0,
                 last_deliver: 0,
             })
@@ -171,6 +241,8 @@ impl Net {
             picture: None,
             cover: Cover::default(),
             no_buffer: 0,
+            cuts: Vec::new(),
+            faults: 0,
             opt,
         }
     }
@@ -226,6 +298,34 @@ impl Net {
         self.check.fail(invariant, what);
     }
 
+    /// A fault was injected.
+    pub(crate) fn inject(&mut self, hit: Hit) {
+        self.faults += 1;
+        self.cover.hit(hit);
+    }
+
+    /// Until when nothing passes from one rank to another, and whether devices give up before.
+    pub(crate) fn blocked(&self, from: u32, to: u32) -> Option<(Nanos, bool)> {
+        let down = self.cuts.iter().filter(|cut| cut.0 == from && cut.1 == to && cut.2 > self.now);
+        down.fold(None, |all, cut| {
+            let (until, breaks) = all.unwrap_or((0, false));
+            Some((cut.2.max(until), cut.3 || breaks))
+        })
+    }
+
+    /// How long a message of the connection managers waits for a link that is down.
+    fn held_up(&self, wire: u32, initiator: bool, ev: Ev) -> Nanos {
+        let travels = match ev {
+            Ev::CmIncoming { .. } | Ev::CmRejected { .. } | Ev::CmDialError { .. } => true,
+            Ev::CmAcceptUp { .. } | Ev::CmGone { .. } => !self.opt.model.is_iwarp(),
+            _ => false,
+        };
+        let wired = &self.wires[wire as usize];
+        let Some(from) = wired.from.filter(|_| travels && !self.cuts.is_empty()) else { return 0 };
+        let (from, to) = if initiator { (wired.to, from) } else { (from, wired.to) };
+        self.blocked(from, to).map_or(0, |(until, _)| until - self.now)
+    }
+
     /// Enters what [`SlotBook`] says about a change of owner.
     pub(crate) fn own(&mut self, result: Result<(), String>) {
         if let Err(what) = result {
@@ -235,6 +335,7 @@ impl Net {
 
     /// An event of a wire for one side's CM, `delay` from now but never before an earlier one.
     pub(crate) fn tell(&mut self, wire: u32, initiator: bool, delay: Nanos, ev: Ev) {
+        let delay = delay.max(self.held_up(wire, initiator, ev));
         let step = self.rng.delay(self.opt.cm.step);
         let last = &mut self.wires[wire as usize].last[usize::from(initiator)];
         let at = (self.now + delay + step).max(*last);

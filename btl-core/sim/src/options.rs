@@ -1,6 +1,8 @@
 //! What a run is like: everything here is drawn from the seed.
 use crate::check::Invariant;
 use crate::rng::{Delay, Rng, mix};
+use crate::sabotage::Sabotage;
+use crate::swarm::{self, Fault};
 use btl_core::{LaneConfig, Nanos, SECOND};
 
 /// A device model.
@@ -14,15 +16,23 @@ pub enum Model {
     StrictMpa,
     /// RoCE: a message without a receive is refused and retried after a timer.
     Rnr,
+    /// Soft iWARP: receives can be used at once, an acceptor's message that is there when the
+    /// initiator reads the reply ends the connect, and what is posted on a broken queue pair is
+    /// taken and never completes.
+    Siw,
+    /// InfiniBand with a completion queue that is written late: completions of all queue pairs
+    /// come in bursts and interleaved, those of dead queue pairs too; it can overflow.
+    LateCq,
 }
 
 impl Model {
     /// All models.
-    pub const ALL: [Model; 3] = [Model::SharedWq, Model::StrictMpa, Model::Rnr];
+    pub const ALL: [Model; 5] =
+        [Model::SharedWq, Model::StrictMpa, Model::Rnr, Model::Siw, Model::LateCq];
 
     /// Whether its connections are TCP streams with MPA.
     pub fn is_iwarp(self) -> bool {
-        self != Model::Rnr
+        !matches!(self, Model::Rnr | Model::LateCq)
     }
 }
 
@@ -32,52 +42,9 @@ impl std::fmt::Display for Model {
             Model::SharedWq => "shared-wq",
             Model::StrictMpa => "strict-mpa",
             Model::Rnr => "rnr",
+            Model::Siw => "siw",
+            Model::LateCq => "late-cq",
         })
-    }
-}
-
-/// A rule to break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Sabotage {
-    /// The acceptor does not wait for the Hello.
-    AcceptorSends,
-    /// Only lane 0 says Hello.
-    HelloLane0,
-    /// Credits of all lanes are told on lane 0.
-    CreditsLane0,
-    /// Receives are told before they are posted.
-    AdvertiseFirst,
-}
-
-impl Sabotage {
-    /// All of them.
-    pub const ALL: [Sabotage; 4] = [
-        Sabotage::AcceptorSends,
-        Sabotage::HelloLane0,
-        Sabotage::CreditsLane0,
-        Sabotage::AdvertiseFirst,
-    ];
-
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Sabotage::AcceptorSends => "acceptor-sends",
-            Sabotage::HelloLane0 => "hello-lane0",
-            Sabotage::CreditsLane0 => "credits-lane0",
-            Sabotage::AdvertiseFirst => "advertise-first",
-        }
-    }
-
-    /// As the switch of the engine.
-    pub fn switch(self) -> btl_core::config::Sabotage {
-        let mut it = btl_core::config::Sabotage::default();
-        match self {
-            Sabotage::AcceptorSends => it.acceptor_sends_at_once = true,
-            Sabotage::HelloLane0 => it.hello_on_lane_0_only = true,
-            Sabotage::CreditsLane0 => it.credits_on_lane_0 = true,
-            Sabotage::AdvertiseFirst => it.advertise_before_post = true,
-        }
-        it
     }
 }
 
@@ -126,6 +93,11 @@ pub struct CmOptions {
     pub bad_address_first: Option<BadAddress>,
     /// Requests that are not of a peer.
     pub intruders: u64,
+    /// One in how many requests arrives twice. 0: none.
+    pub duplicate: u64,
+    /// One in how many connections sees events that mean nothing to it (ADDR_CHANGE,
+    /// TIMEWAIT_EXIT). 0: none.
+    pub noise: u64,
 }
 
 /// What is wrong with the first address of a peer.
@@ -156,23 +128,14 @@ pub struct DeviceOptions {
     pub rnr_timer: Nanos,
     /// Until a packet to a queue pair that is not ready is sent again.
     pub ack_timeout: Nanos,
+    /// Between two bursts of completions, where they come in bursts.
+    pub burst: Delay,
+    /// One in how many completions of a dead queue pair shows up late. 0: none.
+    pub stale: u64,
+    /// How long TCP tries in vain.
+    pub tcp_patience: Nanos,
     /// Whether a destroyed iWARP queue pair loses what is still under way (RST instead of FIN).
     pub reset_loses: bool,
-}
-
-/// Someone who misbehaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nobody.
-    None,
-    /// This rank never listens.
-    NeverThere(u32),
-    /// This rank's process dies at that time.
-    Dies(u32, Nanos),
-    /// One queue pair of this rank breaks at that time.
-    Breaks(u32, Nanos),
-    /// This rank closes at that time, in the middle of everything.
-    ClosesEarly(u32, Nanos),
 }
 
 /// A device that lies, to try the checker on whole runs: no device does this.
@@ -231,8 +194,8 @@ pub struct Options {
     pub cm: CmOptions,
     /// The devices.
     pub dev: DeviceOptions,
-    /// Who misbehaves.
-    pub fault: Fault,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
     /// Accepts at a time.
     pub max_accepting: u32,
     /// Lanes of ranks that were not announced.
@@ -241,8 +204,8 @@ pub struct Options {
     pub t_conn: Nanos,
 }
 
-const US: Nanos = 1_000;
-const MS: Nanos = 1_000_000;
+pub(crate) const US: Nanos = 1_000;
+pub(crate) const MS: Nanos = 1_000_000;
 
 impl Options {
     /// Draws everything from the seed.
@@ -263,11 +226,13 @@ impl Options {
         let late = rng.chance(1, 4);
         let listen_at =
             (0..ranks).map(|_| if late { rng.log_range(US, 3 * SECOND) } else { 0 }).collect();
-        let fault = draw_fault(rng, ranks, sabotage);
+        let faults = swarm::draw(rng, ranks, sabotage);
         let mut cm = draw_cm(rng, ranks);
-        if fault != Fault::None {
+        let mut longest = 60 * SECOND;
+        if faults.iter().any(Fault::is_failure) {
             // The give-up time is short in these runs, and the others must not run into it.
             cm.lose_request = 0;
+            longest = 8 * SECOND;
         }
         let one_sided = rng.chance(1, 6);
         let mut dev = draw_device(rng);
@@ -299,22 +264,16 @@ impl Options {
             one_sided,
             cm,
             dev,
-            fault,
+            faults,
             max_accepting: rng.pick(&[1, 2, 256]),
             max_unknown,
-            t_conn: rng.log_range(2 * SECOND, 60 * SECOND),
+            t_conn: rng.log_range(2 * SECOND, longest),
         }
     }
 
-    /// The rank that misbehaves.
-    pub fn culprit(&self) -> Option<u32> {
-        match self.fault {
-            Fault::None => None,
-            Fault::NeverThere(rank)
-            | Fault::Dies(rank, _)
-            | Fault::Breaks(rank, _)
-            | Fault::ClosesEarly(rank, _) => Some(rank),
-        }
+    /// Whether someone is gone for good, or a connection is broken: peers may fail.
+    pub fn has_failures(&self) -> bool {
+        self.faults.iter().any(Fault::is_failure)
     }
 
     /// Bytes of payload of the largest message of a class.
@@ -346,19 +305,6 @@ fn draw_lanes(rng: &mut Rng, sabotage: Option<Sabotage>) -> Vec<LaneConfig> {
         .collect()
 }
 
-fn draw_fault(rng: &mut Rng, ranks: u32, sabotage: Option<Sabotage>) -> Fault {
-    let (who, when) = (rng.below(u64::from(ranks)) as u32, rng.log_range(US, 100 * MS));
-    let kind = rng.below(24);
-    match kind {
-        _ if sabotage.is_some() => Fault::None,
-        0 => Fault::NeverThere(who),
-        1 | 2 => Fault::Dies(who, when),
-        3 | 4 => Fault::ClosesEarly(who, when),
-        5 | 6 => Fault::Breaks(who, when),
-        _ => Fault::None,
-    }
-}
-
 fn draw_cm(rng: &mut Rng, ranks: u32) -> CmOptions {
     let slow = rng.log_range(5 * US, 50 * MS);
     let bad = match rng.below(12) {
@@ -374,7 +320,13 @@ fn draw_cm(rng: &mut Rng, ranks: u32) -> CmOptions {
         lose_request: rng.pick(&[0, 0, 0, 5]),
         refuse: rng.pick(&[0, 0, 0, 4]),
         bad_address_first: bad,
-        intruders: if rng.chance(1, 4) { rng.range(1, 8) } else { 0 },
+        intruders: match rng.below(16) {
+            0 => rng.range(20, 60),
+            1..=4 => rng.range(1, 8),
+            _ => 0,
+        },
+        duplicate: rng.pick(&[0, 0, 1, 4]),
+        noise: rng.pick(&[0, 1, 3]),
     }
 }
 
@@ -384,10 +336,13 @@ fn draw_device(rng: &mut Rng) -> DeviceOptions {
         spread: rng.pick(&[1, 4, 30, 200]),
         wire: Delay { min: 500, max: rng.log_range(US, 50 * US), tail: rng.pick(&[0, 50]) },
         completion: Delay { min: 50, max: rng.log_range(100, 100 * US), tail: rng.pick(&[0, 20]) },
-        enomem: rng.pick(&[0, 0, 0, 10, 100]),
+        enomem: rng.pick(&[0, 0, 5, 10, 100]),
         rnr_retry: rng.range(0, 7) as u8,
         rnr_timer: rng.log_range(10 * US, 655 * MS),
         ack_timeout: rng.log_range(500 * US, 500 * MS),
+        burst: Delay { min: US, max: rng.log_range(10 * US, 5 * MS), tail: rng.pick(&[0, 20]) },
+        stale: rng.pick(&[0, 1, 2, 8]),
+        tcp_patience: rng.log_range(2 * SECOND, 20 * SECOND),
         reset_loses: rng.chance(1, 2),
     }
 }

@@ -99,8 +99,11 @@ impl Port for SimPort {
             let what = format!("rank {}: {lane:?} is attached over qp {old}", self.rank);
             net.check.fail(Invariant::S6, what);
         }
+        let up = host.lanes.iter().flatten().count();
+        host.lanes_peak = host.lanes_peak.max(up);
         let it = &mut net.qps[qp.id as usize];
         it.lane = Some(lane);
+        host.parked -= it.parked.len();
         net.cover.add(Hit::Parked, it.parked.len() as u64);
         host.cq.append(&mut it.parked);
         net.trace.note(net.now, "attach", u64::from(self.rank), u64::from(qp.id), 0);
@@ -129,7 +132,19 @@ impl Port for SimPort {
         let mut net = self.net.borrow_mut();
         let net = &mut *net;
         let host = &mut net.hosts[self.rank as usize];
+        if let Some(&(at, lane, send)) = host.stale.front()
+            && at <= net.now
+        {
+            host.stale.pop_front();
+            host.stale_given += 1;
+            net.cover.hit(Hit::Stale);
+            net.trace.note(net.now, "poll-stale", u64::from(self.rank), u64::from(send), 0);
+            let op = if send { Op::Send } else { Op::Recv };
+            let status = if net.rng.chance(1, 2) { Status::Ok } else { Status::Flushed };
+            return Some(Completion { lane, op, slot: None, len: 0, status });
+        }
         let cqe = host.cq.pop_front()?;
+        host.last_polled = cqe.qp;
         let passed = host.slots.pass(cqe.slot.id, Owner::Device(cqe.qp), Owner::Host);
         net.own(passed);
         let arrived = match (cqe.send, &cqe.status) {

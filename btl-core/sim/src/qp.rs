@@ -107,6 +107,8 @@ impl Net {
         let depth = self.opt.depths[rank as usize][usize::from(class)];
         let send_depth = self.opt.lanes[usize::from(class)].send_depth;
         self.check.add(acceptor, label, depth, send_depth);
+        let host = &mut self.hosts[rank as usize];
+        host.cq_room += usize::from(depth) + usize::from(send_depth);
         self.trace.note(self.now, "create-qp", u64::from(rank), u64::from(id), u64::from(class));
         if let Some(picture) = &mut self.picture {
             picture.add_qp(rank, class);
@@ -156,6 +158,11 @@ impl Net {
                 self.fail(Invariant::S1, format!("qp {q}: a send before it is connected"));
                 self.complete(q, true, slot, 0, Status::Flushed);
             }
+            // It takes the message and never says what became of it.
+            State::Error if self.opt.model == Model::Siw => {
+                self.cover.hit(Hit::NeverCompleted);
+                self.qps[q as usize].wq.push_back(Wr::Send(slot, len));
+            }
             State::Error => self.complete(q, true, slot, 0, Status::Flushed),
         }
         Ok(())
@@ -170,6 +177,7 @@ impl Net {
         self.trace.note(self.now, "post-recv", u64::from(q), u64::from(slot.id), 0);
         self.take_from_host(q, &slot);
         let shared = self.opt.model == Model::SharedWq;
+        let siw = self.opt.model == Model::Siw;
         let qp = &mut self.qps[q as usize];
         match qp.state {
             State::Rts if shared => {
@@ -179,6 +187,7 @@ impl Net {
                 qp.wq.push_back(Wr::Recv(slot));
                 self.kick(q);
             }
+            State::Error if siw => qp.wq.push_back(Wr::Recv(slot)),
             State::Error | State::Dead => self.complete(q, false, slot, 0, Status::Flushed),
             State::Init | State::Rts => qp.rq.push_back(slot),
         }
@@ -189,13 +198,14 @@ impl Net {
         let enomem = self.opt.dev.enomem;
         if enomem > 0 && self.rng.chance(1, enomem) {
             self.trace.note(self.now, "enomem", u64::from(q), 0, 0);
+            self.inject(Hit::Enomem);
             return Some(RefusedWhy::Again);
         }
         if self.qps[q as usize].state != State::Error {
             return None;
         }
         self.cover.hit(Hit::PostInError);
-        let refused = self.rng.chance(1, 3);
+        let refused = self.opt.model != Model::Siw && self.rng.chance(1, 3);
         refused.then(|| RefusedWhy::Broken(PortError::new(22, "the queue pair is in error")))
     }
 
@@ -239,18 +249,16 @@ impl Net {
         let at = self.now + self.rng.delay(self.opt.dev.wire);
         let mut bytes = slot.get(..len).unwrap_or(&slot).to_vec();
         let twice = self.opt.havoc.is_some_and(|havoc| self.spoil(havoc, &mut bytes));
+        let copies = self.misbehave(q, &mut bytes) + usize::from(twice);
         if let Some(picture) = &mut self.picture {
-            picture.sent(self.now, q, &bytes);
+            (0..copies).for_each(|_| picture.sent(self.now, q, &bytes));
         }
         let early = self.qps[q as usize].acceptor && !self.qps[q as usize].received;
         let qp = &mut self.qps[q as usize];
         let at = at.max(qp.last_arrival);
         qp.last_arrival = at;
-        if twice {
-            qp.pipe.push_back(Item::Message(at, bytes.clone()));
-        }
-        qp.pipe.push_back(Item::Message(at, bytes));
-        if self.opt.model.is_iwarp() {
+        qp.pipe.extend((0..copies).map(|_| Item::Message(at, bytes.clone())));
+        if self.opt.model.is_iwarp() || copies == 0 {
             // TCP has it: that is all a completed send says here.
             self.complete(q, true, slot, 0, Status::Ok);
         } else {
@@ -291,6 +299,7 @@ impl Net {
     /// A work request ended: its completion will be in the completion queue in a while.
     pub(crate) fn complete(&mut self, q: u32, send: bool, slot: SimSlot, len: usize, s: Status) {
         let delay = self.rng.delay(self.opt.dev.completion);
+        let delay = if self.opt.model == Model::LateCq { self.next_burst(q, delay) } else { delay };
         let at = {
             let qp = &mut self.qps[q as usize];
             let at = (self.now + delay).max(qp.last_cqe);
@@ -310,11 +319,43 @@ impl Net {
                 self.cover.hit(Hit::EarlyReceive);
             }
             qp.parked.push_back(cqe);
+            let rank = qp.rank as usize;
+            self.hosts[rank].parked += 1;
             return;
         }
         let rank = qp.rank;
-        self.hosts[rank as usize].cq.push_back(cqe);
+        let host = &mut self.hosts[rank as usize];
+        host.cq.push_back(cqe);
+        let (used, room) = (host.cq.len() + host.parked, host.cq_room);
+        if used > room {
+            self.overflow(rank, room);
+        }
         self.wake(rank);
+    }
+
+    /// When the burst comes in which a completion of `delay` from now is written. Those of one
+    /// burst are interleaved, but stay in order for each queue pair.
+    fn next_burst(&mut self, q: u32, delay: Nanos) -> Nanos {
+        let every = self.opt.dev.burst;
+        let gap = self.rng.delay(every);
+        let host = &mut self.hosts[self.qps[q as usize].rank as usize];
+        if self.now + delay > host.burst_at {
+            host.burst_at = self.now + delay + gap;
+        } else {
+            self.cover.hit(Hit::Burst);
+        }
+        host.burst_at - self.now + self.rng.below(50)
+    }
+
+    /// The completion queue is full: the device ends every queue pair that uses it.
+    fn overflow(&mut self, rank: u32, room: usize) {
+        self.cover.hit(Hit::CqOverflow);
+        self.fail(Invariant::S5, format!("rank {rank}: the completion queue of {room} overflows"));
+        for q in 0..self.qps.len() as u32 {
+            if self.qps[q as usize].rank == rank {
+                self.fail_qp(q, None);
+            }
+        }
     }
 
     /// The queue pair goes to the error state: everything posted is flushed, sends first; the
@@ -363,6 +404,22 @@ impl Net {
         self.start_pipe(q);
     }
 
+    /// Completions that were under way when their queue pair was destroyed show up later, in
+    /// front of a driver that does not filter them.
+    fn leave_stale(&mut self, rank: usize, lane: Option<LaneId>, late: &[bool]) {
+        let Some(lane) = lane.filter(|_| self.opt.dev.stale > 0) else { return };
+        if self.opt.model != Model::LateCq || self.hosts[rank].dead {
+            return;
+        }
+        for send in late {
+            if self.rng.chance(1, self.opt.dev.stale) {
+                let at = self.now + self.rng.below(100_000_000);
+                let at = self.hosts[rank].stale.back().map_or(at, |last| at.max(last.0));
+                self.hosts[rank].stale.push_back((at, lane, *send));
+            }
+        }
+    }
+
     /// Destroys a queue pair; returns the slots that were posted on it.
     pub(crate) fn destroy_qp(&mut self, q: u32) -> Vec<SimSlot> {
         let reset = self.opt.dev.reset_loses && self.rng.chance(1, 2);
@@ -378,6 +435,8 @@ impl Net {
             let (Wr::Send(slot, _) | Wr::Recv(slot)) = wr;
             slots.push(slot);
         }
+        let parked = qp.parked.len();
+        let mut late: Vec<bool> = qp.cqes.iter().map(|cqe| cqe.send).collect();
         slots.extend(qp.cqes.drain(..).chain(qp.parked.drain(..)).map(|cqe| cqe.slot));
         if !iwarp || reset {
             let lost = qp.pipe.iter().filter(|item| matches!(item, Item::Message(..))).count();
@@ -390,10 +449,17 @@ impl Net {
         {
             *entry = None;
         }
-        let cq = &mut self.hosts[rank].cq;
+        let (lane, class) = (qp.lane, usize::from(qp.class));
+        let host = &mut self.hosts[rank];
+        host.parked -= parked;
+        let (depth, send_depth) = (self.opt.depths[rank][class], self.opt.lanes[class].send_depth);
+        host.cq_room -= usize::from(depth) + usize::from(send_depth);
+        let cq = &mut host.cq;
         let (gone, kept): (VecDeque<Cqe>, _) =
             std::mem::take(cq).into_iter().partition(|cqe| cqe.qp == q);
         *cq = kept;
+        late.extend(gone.iter().map(|cqe| cqe.send));
+        self.leave_stale(rank, lane, &late);
         slots.extend(gone.into_iter().map(|cqe| cqe.slot));
         for slot in &slots {
             let passed = self.hosts[rank].slots.pass(slot.id, Owner::Device(q), Owner::Host);

@@ -4,7 +4,7 @@ use crate::cm::{CmSide, JOB, addr_of, name_of, nowhere};
 use crate::cover::Hit;
 use crate::messages::{Message, MessageBook, tag_for};
 use crate::net::Ev;
-use crate::options::{BadAddress, Fault, Options};
+use crate::options::{BadAddress, Options};
 use crate::port::{Link, SharedNet, SimCm, SimPort};
 use crate::rng;
 use crate::slots::SimSlot;
@@ -33,6 +33,8 @@ struct Known {
     /// The engine has its addresses.
     added: bool,
     failed: bool,
+    /// It was said to be gone.
+    removed: bool,
 }
 
 pub(crate) struct Rank {
@@ -86,7 +88,8 @@ impl Rank {
             }
             match self.engine.add_peer(name_of(rank), &addresses(self.me, rank, opt)) {
                 Ok(id) => {
-                    self.peers[rank as usize] = Known { id: Some(id), added: true, failed: false }
+                    let known = Known { id: Some(id), added: true, ..Known::default() };
+                    self.peers[rank as usize] = known;
                 }
                 Err(error) => self.fail(Invariant::L1, format!("add_peer: {error}")),
             }
@@ -127,7 +130,60 @@ impl Rank {
         }
         busy |= self.release_due(now);
         busy |= self.send_due(book, now);
+        self.check_engine(opt);
         self.next_turn(busy, opt, calm, now);
+    }
+
+    /// S7: a completion of a dead lane is counted, and nothing else. S10: everything that grows
+    /// has a limit.
+    fn check_engine(&mut self, opt: &Options) {
+        let (given, peak) = {
+            let net = self.net.borrow();
+            let host = &net.hosts[self.me as usize];
+            (host.stale_given, host.lanes_peak as u32)
+        };
+        let seen = self.engine.stats().stale_completions;
+        if seen != given {
+            let what = format!("{given} completions of dead lanes came, {seen} were seen as such");
+            self.fail(Invariant::S7, what);
+        }
+        let slots: u32 = opt.lanes.iter().map(|lane| lane.send_slots).sum();
+        let links = opt.ranks as usize * opt.lanes.len();
+        let it = self.engine.gauges();
+        let within = [
+            ("peers", it.peers, opt.ranks as usize),
+            ("entries of the message table", it.table as usize, (slots + peak) as usize + 1),
+            ("messages that wait", it.waiting as usize, slots as usize),
+            ("events", it.events, 2 * slots as usize + 3 * opt.ranks as usize + 1),
+            ("lanes to close", it.hangups, peak as usize),
+            ("lanes to retry", it.retries, 2 * links + peak as usize),
+            ("lanes asked for", it.connecting as usize, links),
+            ("connections", self.cm.connections(), links * 11),
+        ];
+        for (what, n, limit) in within {
+            if n > limit {
+                self.fail(Invariant::S10, format!("{n} {what}, at most {limit} were to be"));
+            }
+        }
+        if !self.engine.is_consistent() {
+            self.fail(Invariant::S10, format!("counts that are not what is there: {it:?}"));
+        }
+    }
+
+    /// The queue pair of the completion that was polled last.
+    fn last_polled(&self) -> u32 {
+        self.net.borrow().hosts[self.me as usize].last_polled
+    }
+
+    /// A rank is said to be gone for good.
+    pub(crate) fn bury(&mut self, rank: u32) {
+        let known = &mut self.peers[rank as usize];
+        (known.failed, known.removed) = (true, true);
+        let id = known.id;
+        if self.life == Life::Running {
+            id.into_iter().for_each(|id| self.engine.remove_peer(id));
+            self.net.borrow_mut().wake(self.me);
+        }
     }
 
     fn next_turn(&mut self, busy: bool, opt: &Options, calm: bool, now: Nanos) {
@@ -284,14 +340,20 @@ impl Rank {
                 if known.id.is_some() && !known.failed && self.life == Life::Running {
                     self.fail(Invariant::S9, format!("{name} is new, but it was known"));
                 } else {
-                    *known = Known { id: Some(peer), added: false, failed: false };
+                    *known = Known { id: Some(peer), ..Known::default() };
                 }
             }
             Event::PeerFailed { peer, fault } => {
                 let rank = self.rank_of(peer).unwrap_or(self.me);
                 self.note("peer-failed", u64::from(rank), 0);
                 self.net.borrow_mut().cover.hit(Hit::PeerFailed);
+                if let Some(hit) = Hit::for_fault(&fault.kind) {
+                    self.net.borrow_mut().cover.hit(hit);
+                }
                 let known = &mut self.peers[rank as usize];
+                if known.removed {
+                    return;
+                }
                 if std::mem::replace(&mut known.failed, true) {
                     self.fail(Invariant::S9, format!("a second failure: {fault}"));
                 } else if !book.is_disturbed(self.me, rank) {
@@ -326,11 +388,17 @@ impl Rank {
             self.engine.release(buf);
             return;
         };
-        if self.peers[src as usize].failed {
+        let broken = self.net.borrow().check.broken_by_peer(self.last_polled());
+        if let Some(what) = broken {
+            self.fail(Invariant::S12, format!("a message of rank {src} after {what}"));
+        }
+        if self.peers[src as usize].failed && !self.peers[src as usize].removed {
             self.fail(Invariant::S9, format!("a message of rank {src} after its failure"));
         }
         self.note("message", u64::from(src), buf.len() as u64);
+        let trusted = self.net.borrow().hosts[src as usize].trick.is_none();
         match book.delivered(src, self.me, tag, &buf) {
+            Err(_) if !trusted => {}
             Err(found) => self.fail(found.invariant, found.what),
             Ok(message) if message.hops > 0 => {
                 // From inside the receive callback: the buffer is not released yet.
@@ -421,10 +489,12 @@ fn config_for(me: u32, opt: &Options) -> Config {
         lane.depth = *depth;
     }
     config.t_conn = opt.t_conn;
-    config.t_give_up = match opt.fault {
-        Fault::None => 3600 * SECOND,
-        _ => 60 * SECOND,
+    config.t_give_up = match opt.has_failures() {
+        false => 3600 * SECOND,
+        true => 60 * SECOND,
     };
+    // A process that stands still says no Hello.
+    config.t_first = 200 * SECOND;
     config.max_accepting = opt.max_accepting;
     config.max_unknown = opt.max_unknown;
     if let Some(sabotage) = opt.sabotage {

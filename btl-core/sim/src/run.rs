@@ -4,12 +4,13 @@ use crate::cm::name_of;
 use crate::cover::{Cover, Hit};
 use crate::messages::MessageBook;
 use crate::net::{Ev, Net};
-use crate::options::{Fault, Options};
+use crate::options::Options;
 use crate::picture::Picture;
 use crate::port::SharedNet;
 use crate::qp::State;
 use crate::rank::{Life, Rank};
 use crate::rng::Rng;
+use crate::swarm::{self, Fault};
 use crate::workload;
 use btl_core::{Nanos, SECOND};
 use std::cell::RefCell;
@@ -33,6 +34,8 @@ pub struct Outcome {
     pub cover: Cover,
     /// Messages that found no receive: TERMINATE or RNR NAK.
     pub no_buffer: u64,
+    /// Faults injected.
+    pub faults: u64,
     /// The last events.
     pub last: Vec<String>,
 }
@@ -106,6 +109,7 @@ fn run_on(opt: &Options, net: Net) -> (Outcome, Option<Picture>) {
         messages,
         cover: std::mem::take(&mut net.cover),
         no_buffer: net.no_buffer,
+        faults: net.faults,
         last: net.trace.last(),
     };
     (outcome, picture)
@@ -114,7 +118,7 @@ fn run_on(opt: &Options, net: Net) -> (Outcome, Option<Picture>) {
 impl World {
     fn new(opt: Options, net: SharedNet) -> World {
         let plans = workload::draw(&opt, &mut Rng::new(opt.seed ^ 0x776f_726b));
-        let book = MessageBook::new(opt.seed, opt.ranks, opt.culprit());
+        let book = MessageBook::new(opt.seed, opt.ranks);
         let ranks = plans
             .into_iter()
             .enumerate()
@@ -171,11 +175,22 @@ impl World {
 
     fn plan_faults(&mut self) {
         let mut net = self.net.borrow_mut();
-        match self.opt.fault {
-            Fault::None => {}
-            Fault::NeverThere(_) => net.at(0, Ev::Fault),
-            Fault::Dies(_, at) | Fault::Breaks(_, at) => net.at(at, Ev::Fault),
-            Fault::ClosesEarly(rank, at) => net.at(at, Ev::Close { rank }),
+        for (n, fault) in self.opt.faults.iter().enumerate() {
+            let at = match *fault {
+                Fault::NeverThere(_) | Fault::Byzantine(..) => 0,
+                Fault::Dies(_, at)
+                | Fault::Vanishes(_, at)
+                | Fault::Breaks(_, at)
+                | Fault::DeviceFatal(_, at)
+                | Fault::Removed(_, at)
+                | Fault::Pause(_, at, _)
+                | Fault::ClosesEarly(_, at) => at,
+                Fault::Cut(cut) => cut.at,
+            };
+            net.at(at, Ev::Fault { n });
+            if let Some((rank, at)) = swarm::obituary(*fault) {
+                net.at(at, Ev::Obituary { rank });
+            }
         }
         for _ in 0..self.opt.cm.intruders {
             let (at, rank) = (net.rng.below(100_000_000), net.rng.below(self.opt.ranks.into()));
@@ -183,7 +198,48 @@ impl World {
         }
     }
 
+    /// Whose process takes part in an event, if it is one.
+    fn process_of(&self, ev: Ev) -> Option<u32> {
+        let net = self.net.borrow();
+        let wire = |wire: u32| &net.wires[wire as usize];
+        match ev {
+            Ev::Poll { rank, .. }
+            | Ev::CmDeliver { rank }
+            | Ev::CmRequest { rank }
+            | Ev::CmDeadline { rank, .. }
+            | Ev::CmTick { rank }
+            | Ev::Close { rank } => Some(rank),
+            Ev::CmIncoming { wire: w }
+            | Ev::CmAcceptUp { wire: w }
+            | Ev::CmAcceptError { wire: w } => Some(wire(w).to),
+            // InfiniBand's reply is handled by the process; MPA's by the kernel.
+            Ev::CmReply { wire: w } if !net.opt.model.is_iwarp() => wire(w).from,
+            Ev::CmDialUp { wire: w }
+            | Ev::CmRejected { wire: w }
+            | Ev::CmDialError { wire: w, .. } => wire(w).from,
+            Ev::CmGone { wire: w, initiator } | Ev::CmNoise { wire: w, initiator } => {
+                if initiator {
+                    wire(w).from
+                } else {
+                    Some(wire(w).to)
+                }
+            }
+            _ => None,
+        }
+    }
+
     fn dispatch(&mut self, ev: Ev) {
+        if let Some(rank) = self.process_of(ev) {
+            let host = &mut self.net.borrow_mut().hosts[rank as usize];
+            if host.paused {
+                host.deferred.push_back(ev);
+                return;
+            }
+        }
+        self.carry_out(ev);
+    }
+
+    fn carry_out(&mut self, ev: Ev) {
         let now = self.net.borrow().now;
         match ev {
             Ev::Poll { rank, stamp } => {
@@ -222,16 +278,23 @@ impl World {
                 let rank = self.net.borrow().wires[wire as usize].from;
                 rank.into_iter().for_each(|rank| self.cm_step(rank, ev));
             }
-            Ev::CmGone { wire, initiator } => {
-                let rank = {
-                    let net = self.net.borrow();
-                    let wire = &net.wires[wire as usize];
-                    if initiator { wire.from } else { Some(wire.to) }
-                };
+            Ev::CmGone { .. } | Ev::CmNoise { .. } => {
+                let rank = self.process_of(ev);
                 rank.into_iter().for_each(|rank| self.cm_step(rank, ev));
             }
+            Ev::PhantomEnd { wire } => self.net.borrow_mut().phantom_end(wire),
+            Ev::GiveUp { qp } => self.net.borrow_mut().give_up(qp),
             Ev::Intruder { rank } => self.net.borrow_mut().intrude(rank),
-            Ev::Fault => self.fault(),
+            Ev::Fault { n } => self.fault(self.opt.faults[n]),
+            Ev::Obituary { rank } => self.obituary(rank),
+            Ev::Resume { rank } => {
+                let deferred = {
+                    let host = &mut self.net.borrow_mut().hosts[rank as usize];
+                    host.paused = false;
+                    std::mem::take(&mut host.deferred)
+                };
+                deferred.into_iter().for_each(|ev| self.carry_out(ev));
+            }
             Ev::Close { rank } => {
                 self.net.borrow_mut().trace.note(now, "close-rank", u64::from(rank), 0, 0);
                 self.ranks[rank as usize].close(&self.opt);
@@ -247,18 +310,71 @@ impl World {
         }
     }
 
-    fn fault(&mut self) {
-        let (rank, never) = match self.opt.fault {
-            Fault::Dies(rank, _) => (rank, false),
-            Fault::NeverThere(rank) => (rank, true),
-            Fault::Breaks(rank, _) => return self.net.borrow_mut().break_one(rank),
-            _ => return,
-        };
+    fn fault(&mut self, fault: Fault) {
+        let [rank, _] = fault.ranks();
+        if self.ranks[rank as usize].life != Life::Running {
+            return;
+        }
+        let now = self.net.borrow().now;
+        match fault {
+            Fault::NeverThere(_) | Fault::Dies(..) | Fault::Vanishes(..) => self.kill(fault, rank),
+            Fault::Breaks(..) => {
+                let peer = self.net.borrow_mut().break_one(rank);
+                peer.into_iter().for_each(|peer| self.book.disturb(rank, peer));
+            }
+            Fault::DeviceFatal(..) => {
+                self.book.disturb_all(rank);
+                self.net.borrow_mut().break_all(rank);
+            }
+            Fault::Removed(..) => {
+                self.book.disturb_all(rank);
+                self.net.borrow_mut().remove_device(rank);
+                self.ranks[rank as usize].cm.device_removed();
+            }
+            Fault::ClosesEarly(..) => {
+                self.book.disturb_all(rank);
+                self.net.borrow_mut().inject(Hit::ClosedEarly);
+                self.net.borrow_mut().at(now, Ev::Close { rank });
+            }
+            Fault::Byzantine(_, trick) => {
+                self.book.disturb_all(rank);
+                let mut net = self.net.borrow_mut();
+                net.hosts[rank as usize].trick = Some(trick);
+                net.check.hostile = true;
+            }
+            Fault::Cut(cut) => {
+                if cut.breaks {
+                    self.book.disturb(cut.from, cut.to);
+                }
+                self.net.borrow_mut().cut(cut);
+            }
+            Fault::Pause(_, _, len) => self.net.borrow_mut().pause(rank, now + len),
+        }
+    }
+
+    fn kill(&mut self, fault: Fault, rank: u32) {
+        self.ranks[rank as usize].life = Life::Dead;
+        self.ranks[rank as usize].todo.clear();
+        self.book.disturb_all(rank);
+        self.book.bury(rank);
+        let mut net = self.net.borrow_mut();
+        match fault {
+            Fault::Vanishes(..) => net.vanish(rank),
+            Fault::NeverThere(_) => net.die(rank, true),
+            _ => net.die(rank, false),
+        }
+    }
+
+    /// Everyone is told that a rank is gone. If it is not, it is now.
+    fn obituary(&mut self, rank: u32) {
+        if self.phase != Phase::Work {
+            return;
+        }
         if self.ranks[rank as usize].life == Life::Running {
-            self.ranks[rank as usize].life = Life::Dead;
-            self.ranks[rank as usize].todo.clear();
-            self.book.bury(rank);
-            self.net.borrow_mut().die(rank, never);
+            self.kill(Fault::Dies(rank, 0), rank);
+        }
+        for other in (0..self.opt.ranks).filter(|other| *other != rank) {
+            self.ranks[other as usize].bury(rank);
         }
     }
 
@@ -374,8 +490,7 @@ impl World {
         for rank in &self.ranks {
             rank.count();
         }
-        let (mut net, messages) = (self.net.borrow_mut(), self.book.next_id());
-        net.cover.add(Hit::Died, u64::from(matches!(self.opt.fault, Fault::Dies(..))));
+        let (net, messages) = (self.net.borrow(), self.book.next_id());
         (self.events + net.trace.count(), messages)
     }
 }
@@ -422,7 +537,7 @@ impl Net {
                 && qp.tx.is_empty()
         };
         let idle = |host: &crate::net::Host| {
-            host.dead || (host.cq.is_empty() && host.computing <= self.now)
+            host.dead || (host.cq.is_empty() && host.computing <= self.now && !host.paused)
         };
         self.hosts.iter().all(idle)
             && self.qps.iter().all(|qp| matches!(qp.state, State::Dead) || still(qp))

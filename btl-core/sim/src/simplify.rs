@@ -1,7 +1,8 @@
 //! Making a failed run smaller: the same invariant is broken, and less happens on the way.
 use crate::check::Invariant;
-use crate::options::{Fault, Options};
+use crate::options::Options;
 use crate::run::run;
+use crate::swarm::Fault;
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,8 +13,10 @@ pub enum Simpler {
     Messages(u64),
     /// Only two ranks.
     TwoRanks,
-    /// Nobody misbehaves.
+    /// Nothing goes wrong.
     NoFaults,
+    /// Only the first failure happens.
+    OneFault,
     /// Nobody strange connects.
     NoIntruders,
     /// The connection manager loses and refuses nothing, and no address is wrong.
@@ -32,12 +35,13 @@ pub enum Simpler {
 
 use Simpler::{
     AllAnnounced, EarlyListeners, GoodCm, Messages, NoCompute, NoEnomem, NoFaults, NoHold,
-    NoIntruders, TwoRanks,
+    NoIntruders, OneFault, TwoRanks,
 };
 
-const FLAGS: [(&str, Simpler); 9] = [
+const FLAGS: [(&str, Simpler); 10] = [
     ("two-ranks", TwoRanks),
     ("no-faults", NoFaults),
+    ("one-fault", OneFault),
     ("no-intruders", NoIntruders),
     ("good-cm", GoodCm),
     ("no-enomem", NoEnomem),
@@ -85,8 +89,9 @@ impl Simpler {
         match self {
             Messages(n) if n >= opt.messages => false,
             Messages(n) => set(&mut opt.messages, n),
-            TwoRanks if opt.ranks <= 2 || opt.culprit().is_some_and(|rank| rank >= 2) => false,
+            TwoRanks if opt.ranks <= 2 => false,
             TwoRanks => {
+                opt.faults.retain(|fault| fault.ranks().iter().all(|rank| *rank < 2));
                 opt.ranks = 2;
                 opt.depths.truncate(2);
                 opt.listen_at.truncate(2);
@@ -94,10 +99,15 @@ impl Simpler {
                 opt.cm.bad_address_first = None;
                 true
             }
-            NoFaults => set(&mut opt.fault, Fault::None),
+            NoFaults => set(&mut opt.faults, Vec::new()),
+            OneFault => {
+                let first = opt.faults.iter().copied().find(Fault::is_failure);
+                opt.faults.len() > 1 && set(&mut opt.faults, first.into_iter().collect())
+            }
             NoIntruders => set(&mut opt.cm.intruders, 0),
             GoodCm => {
                 let lost = set(&mut opt.cm.lose_request, 0) | set(&mut opt.cm.refuse, 0);
+                let lost = set(&mut opt.cm.duplicate, 0) | set(&mut opt.cm.noise, 0) | lost;
                 set(&mut opt.cm.bad_address_first, None) || lost
             }
             NoEnomem => set(&mut opt.dev.enomem, 0),
@@ -152,7 +162,8 @@ pub fn shrink(opt: &Options, invariant: Invariant, runs: u32) -> (Options, Vec<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Model, Sabotage};
+    use crate::options::Model;
+    use crate::sabotage::Sabotage;
 
     #[test]
     fn names_are_read_back() {

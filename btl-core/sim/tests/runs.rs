@@ -42,6 +42,14 @@ fn assert_met(cover: &Cover, more: &[Hit]) {
         Hit::Parked,
         Hit::EarlyReceive,
         Hit::Died,
+        Hit::Vanished,
+        Hit::DeviceRemoved,
+        Hit::Paused,
+        Hit::CutShort,
+        Hit::CutForLong,
+        Hit::Duplicate,
+        Hit::Phantom,
+        Hit::FaultProtocol,
     ];
     for hit in common.iter().chain(more) {
         assert!(cover.has(*hit), "never met: {}", hit.text());
@@ -60,7 +68,17 @@ fn strict_mpa_is_clean() {
 
 #[test]
 fn rnr_is_clean() {
-    assert_met(&clean(Model::Rnr), &[]);
+    assert_met(&clean(Model::Rnr), &[Hit::RetryExceeded]);
+}
+
+#[test]
+fn soft_iwarp_is_clean() {
+    assert_met(&clean(Model::Siw), &[Hit::NeverCompleted]);
+}
+
+#[test]
+fn late_completions_are_clean() {
+    assert_met(&clean(Model::LateCq), &[Hit::Burst, Hit::Stale]);
 }
 
 #[test]

@@ -274,14 +274,15 @@ impl Machine {
     /// Whether a request may be accepted now.
     fn judge(&self, hello: &Greeting) -> Result<(), RejectReason> {
         let (me, name) = (self.config.me, hello.from);
-        if self.stopped {
-            return Err(RejectReason::Closing);
-        }
         if hello.job != self.config.job {
             return Err(RejectReason::Job);
         }
+        // Before all that concerns this process: whoever meant another one goes on looking for it.
         if hello.to != me || name == me {
             return Err(RejectReason::WrongProcess);
+        }
+        if self.stopped {
+            return Err(RejectReason::Closing);
         }
         let lane = self.config.lane(hello.class).ok_or(RejectReason::UnknownLane)?;
         if hello.buffer_size != lane.buffer_size || hello.depth < MIN_WINDOW {
@@ -633,6 +634,12 @@ impl Machine {
         if !peer.announced && peer.links.iter().all(idle) {
             self.peers.remove(&name);
         }
+    }
+
+    /// Connections that were named and not dropped yet: bounded by the lanes of announced peers, `max_unknown` and
+    /// `max_accepting`.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
     }
 
     /// Whether a connection is up, and in which role: for tests and reports.

@@ -367,6 +367,9 @@ fn requests_that_do_not_fit_are_rejected_with_the_reason() {
     stopped.handle(Input::Stop, 0);
     assert_eq!(stopped.poll_action(), Some(Action::Stopped));
     assert_eq!(answer(&mut stopped, good.encode()), Err(RejectReason::Closing));
+    // Who meant another process must not take this one's end for that one's.
+    let other = Greeting { to: NAMES[0], ..good };
+    assert_eq!(answer(&mut stopped, other.encode()), Err(RejectReason::WrongProcess));
     assert!(answer(&mut machine(|_| {}), good.encode()).is_ok());
 }
 
