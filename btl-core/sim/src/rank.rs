@@ -51,6 +51,8 @@ pub(crate) struct Rank {
     keep_held: bool,
 }
 
+/// One-sided operations under way at a time.
+const RMA_OPS: u32 = 16;
 /// Longest pause between two polls of an idle rank.
 const IDLE_MAX: Nanos = 50_000_000;
 
@@ -147,7 +149,7 @@ impl Rank {
             let what = format!("{given} completions of dead lanes came, {seen} were seen as such");
             self.fail(Invariant::S7, what);
         }
-        let slots: u32 = opt.lanes.iter().map(|lane| lane.send_slots).sum();
+        let slots: u32 = RMA_OPS + opt.lanes.iter().map(|lane| lane.send_slots).sum::<u32>();
         let links = opt.ranks as usize * opt.lanes.len();
         let it = self.engine.gauges();
         let within = [
@@ -495,6 +497,7 @@ fn config_for(me: u32, opt: &Options) -> Config {
     };
     // A process that stands still says no Hello.
     config.t_first = 200 * SECOND;
+    config.rma_ops = RMA_OPS;
     config.max_accepting = opt.max_accepting;
     config.max_unknown = opt.max_unknown;
     if let Some(sabotage) = opt.sabotage {

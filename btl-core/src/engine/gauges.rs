@@ -37,7 +37,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             lanes: lanes().count(),
             waiting: self.io.queued,
             table: self.io.frags.size(),
-            events: self.events.len(),
+            events: self.io.events.len(),
             retries: self.io.retry.len(),
             hangups: self.io.hangups.len(),
             unposted: lanes().map(|lane| lane.unposted.len()).sum(),
