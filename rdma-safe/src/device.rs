@@ -110,8 +110,9 @@ impl Device {
     /// Opens the device (ibv_open_device(3)).
     ///
     /// # Errors
-    /// [`ErrorKind::PermissionDenied`] when /dev/infiniband/uverbsN is not ours to open; [`ErrorKind::Unsupported`]
-    /// when a provider was told by the environment to run without locks, which this crate's `Send` types rely on.
+    /// [`ErrorKind::PermissionDenied`] when /dev/infiniband/uverbsN is not ours to open; [`ErrorKind::NoDevice`] when it
+    /// is not there: the device was removed since it was listed, or the container lacks the file; EMFILE or ENFILE without
+    /// a descriptor left, with RLIMIT_NOFILE in the hint; [`ErrorKind::Unsupported`] when a provider was told by the environment to run without locks, which this crate's `Send` types rely on.
     pub fn open(&self) -> Result<Context> {
         // SAFETY: the device is alive.
         let raw = unsafe { ibv_open_device(self.raw.as_ptr()) };
@@ -137,23 +138,30 @@ impl Device {
         }
     }
 
-    /// libibverbs says ENOSYS when it cannot open the device's file, so its file is asked.
     fn explain_open(&self, e: Error) -> Error {
         // SAFETY: the device is alive, the name a NUL-terminated array inside it.
         let node = unsafe { CStr::from_ptr(self.raw.as_ref().dev_name.as_ptr()) };
-        let path = format!("/dev/infiniband/{}", node.to_string_lossy());
-        let hint = match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
-            Err(denied) if denied.kind() == std::io::ErrorKind::PermissionDenied => format!(
-                "no right to open {path}; join the group that owns it (often `rdma`) or add a udev rule"
-            ),
-            // No descriptor left, in this process or on this machine.
-            Err(other) => match other.raw_os_error() {
-                Some(errno @ (libc::EMFILE | libc::ENFILE)) => return Error::os(e.op(), errno),
-                _ => return e,
-            },
-            Ok(_) => return e,
-        };
-        Error::os(e.op(), libc::EACCES).with_hint(hint)
+        explain_file(e, &format!("/dev/infiniband/{}", node.to_string_lossy()))
+    }
+}
+
+/// libibverbs says ENOSYS when it cannot open the device's file, so its file is asked.
+fn explain_file(e: Error, path: &str) -> Error {
+    let Err(why) = std::fs::OpenOptions::new().read(true).write(true).open(path) else { return e };
+    match why.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => Error::os(e.op(), libc::EACCES).with_hint(format!(
+            "no right to open {path}; join the group that owns it (often `rdma`) or add a udev rule"
+        )),
+        // ENXIO: the file of a device that is gone.
+        Some(errno @ (libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
+            Error::os(e.op(), errno).with_kind(ErrorKind::NoDevice).with_hint(format!(
+                "{path} cannot be opened: the device was removed (ask `devices` again), or this container was given \
+                 no device files"
+            ))
+        }
+        // No descriptor left, in this process or on this machine.
+        Some(errno @ (libc::EMFILE | libc::ENFILE)) => Error::os(e.op(), errno),
+        _ => e,
     }
 }
 
@@ -183,6 +191,16 @@ impl fmt::Debug for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// libibverbs' own answer is ENOSYS, which helps nobody.
+    #[test]
+    fn a_device_file_that_cannot_be_opened_says_why() {
+        let said = |path| explain_file(Error::os("ibv_open_device", libc::ENOSYS), path);
+        let e = said("/dev/infiniband-of-nobody/uverbs0");
+        assert_eq!((e.kind(), e.errno()), (ErrorKind::NoDevice, libc::ENOENT));
+        assert!(e.to_string().contains("device was removed"), "{e}");
+        assert_eq!(said("/dev/null").errno(), libc::ENOSYS, "the file is not the reason");
+    }
 
     #[test]
     fn providers_without_locks_are_refused() {

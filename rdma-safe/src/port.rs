@@ -97,10 +97,6 @@ impl Context {
 }
 
 fn attr_of(p: &ibv_port_attr) -> PortAttr {
-    let mtu = |m: ibv_mtu| match m.0 {
-        m @ 1..=5 => 128 << m,
-        _ => 0,
-    };
     PortAttr {
         active: p.state == ibv_port_state::IBV_PORT_ACTIVE,
         ethernet: is_ethernet(p),
@@ -119,8 +115,8 @@ fn attr_of(p: &ibv_port_attr) -> PortAttr {
             other => LinkLayer::Other(other),
         },
         max_msg_sz: p.max_msg_sz,
-        active_mtu: mtu(p.active_mtu),
-        max_mtu: mtu(p.max_mtu),
+        active_mtu: mtu_bytes(p.active_mtu),
+        max_mtu: mtu_bytes(p.max_mtu),
         gid_table_len: u32::try_from(p.gid_tbl_len).unwrap_or(0),
         pkey_table_len: p.pkey_tbl_len,
         lid: p.lid,
@@ -129,6 +125,14 @@ fn attr_of(p: &ibv_port_attr) -> PortAttr {
         active_width: p.active_width,
         active_speed: p.active_speed,
         port_cap_flags: p.port_cap_flags,
+    }
+}
+
+/// Bytes; 0 for a value that nobody knows.
+pub(crate) fn mtu_bytes(mtu: ibv_mtu) -> u32 {
+    match mtu.0 {
+        m @ 1..=5 => 128 << m,
+        _ => 0,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::ah::AddressVector;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manual::PeerAccess;
+use crate::port::mtu_bytes;
 use crate::qp::QueuePair;
 use crate::qp_attr::{QpAttr, QpState};
 use rdma_sys::*;
@@ -68,10 +69,7 @@ impl QpQuery {
             qkey: a.qkey,
             access: PeerAccess::from_bits_truncate(a.qp_access_flags),
             path: AddressVector::of_raw(&a.ah_attr),
-            path_mtu: match a.path_mtu.0 {
-                m @ 1..=5 => 128 << m,
-                _ => 0,
-            },
+            path_mtu: mtu_bytes(a.path_mtu),
             dest_qp_num: a.dest_qp_num,
             rq_psn: a.rq_psn,
             sq_psn: a.sq_psn,

@@ -22,8 +22,8 @@
 //! * [`Wc`], [`ExtendedWc`], [`Done`], [`Completion`]: **`Send` and `Sync`**. Numbers, and what owns memory.
 //! * [`AsyncEvents`], [`GidChoice`]: **`Send` and `Sync`**. Reading takes `&mut`.
 //! * [`Borrowed`], [`ScopedDone`]: **`Send` and `Sync`**. As a slot, for the length of its scope.
-//! * [`Scope`]: **neither**. It stands for a queue pair and the queue it is polled from, on the stack of their
-//!   owner.
+//! * [`Scope`]: **`Send`, not `Sync`**. It stands for a queue pair and the queue it is polled from; a thread that ends
+//!   within the scope may have it.
 //! * attributes, addresses, flags, events, errors: **`Send` and `Sync`**. Plain values.
 
 #![forbid(unsafe_code)]
@@ -72,6 +72,8 @@ assert_impl_all!(AsyncEvents: Send, Sync);
 assert_impl_all!(GidChoice: Send, Sync);
 assert_impl_all!(Borrowed<'static>: Send, Sync);
 assert_impl_all!(ScopedDone<'static>: Send, Sync);
+assert_impl_all!(Scope<'static, 'static>: Send);
+assert_not_impl_any!(Scope<'static, 'static>: Sync, Clone);
 assert_impl_all!(Error: Send, Sync);
 assert_impl_all!(PostError: Send, Sync);
 assert_impl_all!(Request<'static>: Send);

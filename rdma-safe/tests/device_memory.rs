@@ -266,7 +266,10 @@ fn what_soft_devices_lack_is_unsupported() {
         ("device memory", ctx.alloc_device_memory(64, 0).map(drop).unwrap_err()),
         ("dmabuf", pd.register_dmabuf(&file, 0, 64, 0, Access::LOCAL_WRITE).map(drop).unwrap_err()),
         ("advice", mr.advise(0, 64, Advice::Prefetch, true).unwrap_err()),
-        ("other memory", mr.exchange_memory(vec![0; 64].into()).map(drop).unwrap_err()),
+        (
+            "other memory",
+            mr.exchange_memory(vec![0; 64].into()).map_err(|(_, e)| e).map(drop).unwrap_err(),
+        ),
         ("other domain", mr.move_to(&pd).unwrap_err()),
     ] {
         assert_eq!(e.kind(), ErrorKind::Unsupported, "{what}: {e}");

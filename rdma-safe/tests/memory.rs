@@ -102,7 +102,10 @@ fn what_the_device_lacks_is_said() {
         fake.ctx.alloc_device_memory(64, 0).map(drop).unwrap_err(),
         pd.register_dmabuf(std::io::stdin(), 0, 64, 0, Access::LOCAL_WRITE).map(drop).unwrap_err(),
         mr.advise(0, 64, Advice::Prefetch, true).unwrap_err(),
-        mr.exchange_memory(vec![0; 64].into()).map(drop).unwrap_err(),
+        mr.exchange_memory(vec![0; 64].into())
+            .map_err(|(back, e)| back.map(|_| e))
+            .unwrap_err()
+            .unwrap(),
     ] {
         assert_eq!((e.kind(), e.errno()), (ErrorKind::Unsupported, libc::EOPNOTSUPP), "{e}");
     }
@@ -147,6 +150,8 @@ fn a_registration_is_changed_in_place() {
     assert_ne!(mr.rkey(), key, "the fake gives a new one, as hardware may");
     assert_eq!(mr.remote_addr(), mr.as_mut_ptr() as u64);
 
+    let e = mr.change_access(RemoteAccess::Write, &plain().iova(4096)).unwrap_err();
+    assert_eq!((e.kind(), e.errno()), (ErrorKind::InvalidArgument, 0), "{e}");
     mr.change_access(RemoteAccess::ReadWrite, &plain()).unwrap();
     let want = LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE;
     assert_eq!(fake.state().more.registered.unwrap().access, want);
@@ -164,7 +169,10 @@ fn a_registration_is_changed_in_place() {
     let mut mr = pd.register(vec![0; 64].into()).unwrap();
     let e = mr.move_to(&stranger.ctx.alloc_pd().unwrap()).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::WrongContext);
-    assert_eq!(mr.exchange_memory(Vec::new().into()).unwrap_err().errno(), 0, "empty");
+    assert_eq!(mr.exchange_memory(Vec::new().into()).unwrap_err().1.errno(), 0, "empty");
+    let (mr, e) = mr.into_remote(RemoteAccess::Read, &plain().iova(4096)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+    let mr = mr.unwrap();
     let mr = mr.into_remote(RemoteAccess::Read, &plain()).map_err(|(_, e)| e).unwrap();
     assert_eq!(fake.state().more.registered.unwrap().access, LOCAL_WRITE | REMOTE_READ);
     mr.copy_in(0, &[1]).unwrap();
@@ -185,12 +193,15 @@ fn a_change_that_fails_frees_nothing_too_early() {
 
     fake.state().more.rereg_returns = INPUT;
     let (memory, freed) = counted();
-    assert_eq!(mr.exchange_memory(memory).unwrap_err().errno(), libc::EIO);
-    assert_eq!((first_freed(), freed()), (0, 1), "refused before anything happened");
+    let (back, e) = mr.exchange_memory(memory).unwrap_err();
+    assert_eq!((e.errno(), first_freed(), freed()), (libc::EIO, 0, 0));
+    drop(back.expect("refused before anything happened"));
+    assert_eq!(freed(), 1);
 
     fake.state().more.rereg_returns = CMD;
     let (memory, freed) = counted();
-    let e = mr.exchange_memory(memory).unwrap_err();
+    let (back, e) = mr.exchange_memory(memory).unwrap_err();
+    assert!(back.is_none(), "it may be with the device");
     assert!(e.to_string().contains("register the memory anew"), "{e}");
     assert_eq!((first_freed(), freed()), (0, 0));
     let e = mr.move_to(&fake.ctx.alloc_pd().unwrap()).unwrap_err();
@@ -202,7 +213,7 @@ fn a_change_that_fails_frees_nothing_too_early() {
     let (memory, freed) = counted();
     let mut mr = pd.register(vec![0; 64].into()).unwrap();
     fake.state().more.rereg_returns = DO_FORK_OLD;
-    mr.exchange_memory(memory).expect("made; only the marking for fork failed");
+    mr.exchange_memory(memory).map_err(|(_, e)| e).expect("made; only the marking for fork failed");
     drop(mr);
     assert_eq!(freed(), 1);
 }

@@ -184,6 +184,7 @@ unsafe fn read(cq: *mut ibv_cq_ex) -> ExtendedWc {
             wr_id: (*cq).wr_id,
             status: (*cq).status,
             vendor_err: ibv_wc_read_vendor_err(cq).unwrap_or(0),
+            qp_num: ibv_wc_read_qp_num(cq).unwrap_or(0),
             ..ibv_wc::default()
         };
         let ok = WcStatus(wc.status.0).is_ok();
@@ -191,7 +192,6 @@ unsafe fn read(cq: *mut ibv_cq_ex) -> ExtendedWc {
             wc.opcode = ibv_wc_read_opcode(cq).unwrap_or(ibv_wc_opcode(0));
             wc.wc_flags = ibv_wc_read_wc_flags(cq).unwrap_or(0);
             wc.byte_len = ibv_wc_read_byte_len(cq).unwrap_or(0);
-            wc.qp_num = ibv_wc_read_qp_num(cq).unwrap_or(0);
             wc.src_qp = ibv_wc_read_src_qp(cq).unwrap_or(0);
             // Lossless: the classic field has 16 bits too.
             wc.slid = ibv_wc_read_slid(cq).unwrap_or(0) as u16;

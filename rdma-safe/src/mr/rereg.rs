@@ -41,41 +41,49 @@ impl<A: Owned> MemoryRegion<A> {
     /// and peers name it by its own address from here on.
     ///
     /// # Errors
-    /// [`Unsupported`](ErrorKind::Unsupported) where device or provider cannot do it. After any other error the region
-    /// may be unusable: its requests and its peers' fail, and both memories stay until it is dropped.
-    pub fn exchange_memory(&mut self, memory: OwnedMemory) -> Result<OwnedMemory> {
+    /// With the new memory while the region is as it was: [`InvalidArgument`](ErrorKind::InvalidArgument) for an empty one,
+    /// [`Busy`](ErrorKind::Busy), [`Unsupported`](ErrorKind::Unsupported) where device or provider cannot do it, and what the
+    /// kernel refuses before it begins. Without it the region may be unusable: its requests and its peers' fail, and both
+    /// memories stay until it is dropped.
+    pub fn exchange_memory(
+        &mut self,
+        memory: OwnedMemory,
+    ) -> std::result::Result<OwnedMemory, (Option<OwnedMemory>, Error)> {
         let (start, len) = (memory.as_ptr(), memory.len());
         if len == 0 {
-            return Err(empty());
+            return Err((Some(memory), empty()));
         }
         let flag = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION;
-        let region = sole(&mut self.region)?;
-        if !matches!(*region.backing, Backing::Owned(_)) {
-            return Err(empty());
-        }
+        let region = match sole(&mut self.region) {
+            Ok(region) if matches!(*region.backing, Backing::Owned(_)) => region,
+            Ok(_) => return Err((Some(memory), empty())),
+            Err(e) => return Err((Some(memory), e)),
+        };
         // SAFETY: the memory is valid for `len` bytes, and kept as long as the device may know it.
         match unsafe { region.rereg(flag, null_mut(), (start, len), 0) } {
             Ok(()) => {}
-            Err(Outcome::AsBefore(e)) => return Err(e),
+            Err(Outcome::AsBefore(e)) => return Err((Some(memory), e)),
             Err(Outcome::Unusable(e)) => {
                 // An earlier one that may be with the device stays for ever.
                 std::mem::forget(region.stranded.replace(memory));
-                return Err(e);
+                return Err((None, e));
             }
         }
         (region.start, region.len) = (start, len);
         region.iova = start.expose_provenance() as u64;
         match std::mem::replace(&mut *region.backing, Backing::Owned(memory)) {
             Backing::Owned(old) => Ok(old),
-            Backing::Foreign | Backing::Device(_) => Err(empty()),
+            // Found to be owned above.
+            Backing::Foreign | Backing::Device(_) => Err((None, empty())),
         }
     }
 
     /// Moves the registration to another protection domain of the same context (ibv_rereg_mr(3)). The keys may change.
     ///
     /// # Errors
-    /// [`WrongContext`](ErrorKind::WrongContext) for a domain of another context; else as
-    /// [`exchange_memory`](Self::exchange_memory).
+    /// [`WrongContext`](ErrorKind::WrongContext) for a domain of another context, [`Busy`](ErrorKind::Busy),
+    /// [`Unsupported`](ErrorKind::Unsupported) where device or provider cannot do it. After any other errno the region may
+    /// be unusable, and is of neither domain.
     pub fn move_to(&mut self, pd: &ProtectionDomain) -> Result<()> {
         let region = sole(&mut self.region)?;
         if !region.pd.ctx.is_same(pd.context()) {
@@ -101,7 +109,17 @@ impl<A: Owned> MemoryRegion<A> {
         }
     }
 
-    fn change_flags(&mut self, flags: u32) -> std::result::Result<(), Outcome> {
+    fn change_flags(
+        &mut self,
+        flags: Result<u32>,
+        how: &Registration,
+    ) -> std::result::Result<(), Outcome> {
+        let flags = flags.map_err(Outcome::AsBefore)?;
+        if how.iova.is_some() {
+            let why = "the address by which peers name a region stays what it is: register it anew";
+            let e = Error::refused(REREG, ErrorKind::InvalidArgument, why);
+            return Err(Outcome::AsBefore(e));
+        }
         let flag = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS;
         let region = sole(&mut self.region).map_err(Outcome::AsBefore)?;
         // SAFETY: neither memory nor domain changes.
@@ -113,10 +131,12 @@ impl MemoryRegion<Remote> {
     /// Changes what peers may do (ibv_rereg_mr(3)). The keys may change.
     ///
     /// # Errors
-    /// As [`exchange_memory`](Self::exchange_memory).
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for another [address](Registration::iova), which this cannot give;
+    /// [`Busy`](ErrorKind::Busy); [`Unsupported`](ErrorKind::Unsupported) where device or provider cannot do it. After any
+    /// other errno the region may be unusable.
     pub fn change_access(&mut self, access: RemoteAccess, how: &Registration) -> Result<()> {
-        let flags = access::remote_flags(&self.region.pd.ctx, access, how)?;
-        self.change_flags(flags).map_err(|(Outcome::AsBefore(e) | Outcome::Unusable(e))| e)
+        let flags = access::remote_flags(&self.region.pd.ctx, access, how);
+        self.change_flags(flags, how).map_err(|(Outcome::AsBefore(e) | Outcome::Unusable(e))| e)
     }
 }
 
@@ -124,18 +144,16 @@ impl MemoryRegion<Local> {
     /// Opens the region to peers without registering it anew (ibv_rereg_mr(3)).
     ///
     /// # Errors
-    /// As [`exchange_memory`](Self::exchange_memory), with the region, if it is as it was; one that may have been opened
-    /// half way is dropped.
+    /// As [`change_access`](MemoryRegion::change_access), with the region, if it is as it was; one that may have been
+    /// opened half way is dropped.
     #[allow(clippy::result_large_err)] // the region must come back, and this is not the message path
     pub fn into_remote(
         mut self,
         access: RemoteAccess,
         how: &Registration,
     ) -> std::result::Result<MemoryRegion<Remote>, (Option<MemoryRegion<Local>>, Error)> {
-        let changed = access::remote_flags(&self.region.pd.ctx, access, how)
-            .map_err(Outcome::AsBefore)
-            .and_then(|flags| self.change_flags(flags));
-        match changed {
+        let flags = access::remote_flags(&self.region.pd.ctx, access, how);
+        match self.change_flags(flags, how) {
             Ok(()) => Ok(MemoryRegion { region: self.region, access: PhantomData }),
             Err(Outcome::AsBefore(e)) => Err((Some(self), e)),
             Err(Outcome::Unusable(e)) => Err((None, e)),
