@@ -75,6 +75,7 @@ unsafe fn read_send(s: &mut State, wr: &ibv_send_wr) -> Request {
     // SAFETY: the opcode says which member counts; all are plain numbers.
     unsafe {
         r.word = wr.__bindgen_anon_1.imm_data;
+        r.srq_num = wr.qp_type.xrc.remote_srqn;
         r.remote = match wr.opcode {
             o::IBV_WR_ATOMIC_CMP_AND_SWP | o::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 let a = wr.wr.atomic;
@@ -103,6 +104,7 @@ pub(super) unsafe fn read_pieces(
         opcode: ibv_wr_opcode::IBV_WR_SEND,
         remote: (0, 0, 0, 0),
         word: 0,
+        srq_num: 0,
     };
     if count as usize > PIECES {
         s.violations.push(format!("{count} pieces"));

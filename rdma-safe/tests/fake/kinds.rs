@@ -24,8 +24,10 @@ pub(crate) struct Kinds {
     pub(crate) masks: Vec<i32>,
     /// The domain each XRC target stands on.
     targets: BTreeMap<u32, usize>,
-    /// Domain and completion queue of each of their shared receive queues.
-    xrc_srqs: BTreeMap<usize, (usize, usize)>,
+    /// Domain, completion queue and number of each of their shared receive queues.
+    xrc_srqs: BTreeMap<usize, (usize, usize, u32)>,
+    /// How many there have been.
+    xrc_srqs_made: u32,
     /// `get_srq_num` fails with this errno.
     pub(crate) srq_num_fails: i32,
     /// `destroy_ah` fails and the handle stays.
@@ -44,6 +46,17 @@ impl Kinds {
     /// What has to be gone before the device is closed.
     pub(crate) fn alive(&self) -> (usize, usize, usize) {
         (self.ahs.len(), self.xrcds.len(), self.members.len())
+    }
+
+    /// The domain of an XRC target; `None` for other queue pairs.
+    pub(super) fn domain_of(&self, n: u32) -> Option<usize> {
+        self.targets.get(&n).copied()
+    }
+
+    /// Address and completion queue of a domain's shared receive queue with this number.
+    pub(super) fn queue_of(&self, domain: usize, number: u32) -> Option<(usize, usize)> {
+        let same = |q: &(&usize, &(usize, usize, u32))| (q.1.0, q.1.2) == (domain, number);
+        self.xrc_srqs.iter().find(same).map(|(srq, q)| (*srq, q.1))
     }
 
     pub(super) fn born(&mut self, n: u32, kind: ibv_qp_type, cap: ibv_qp_cap) {
@@ -67,7 +80,7 @@ impl Kinds {
 impl State {
     /// An XRC shared receive queue, or another one, is gone.
     pub(super) fn xrc_srq_died(&mut self, srq: usize) {
-        let Some((domain, cq)) = self.kinds.xrc_srqs.remove(&srq) else { return };
+        let Some((domain, cq, _)) = self.kinds.xrc_srqs.remove(&srq) else { return };
         if let Some(users) = self.kinds.xrcds.get_mut(&domain) {
             *users -= 1;
         }
@@ -97,7 +110,9 @@ pub(super) unsafe fn create_srq_ex(
     if !srq.is_null() {
         let mut s = lock(state_of(ctx));
         let (domain, cq) = (a.xrcd.addr(), a.cq.addr());
-        s.kinds.xrc_srqs.insert(srq.addr(), (domain, cq));
+        let number = 0x4711 + s.kinds.xrc_srqs_made;
+        s.kinds.xrc_srqs_made += 1;
+        s.kinds.xrc_srqs.insert(srq.addr(), (domain, cq, number));
         *s.kinds.xrcds.entry(domain).or_default() += 1;
         if let Some(q) = s.cqs.get_mut(&cq) {
             q.users += 1;
@@ -113,7 +128,8 @@ pub(super) unsafe fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
         if s.kinds.srq_num_fails != 0 {
             return s.kinds.srq_num_fails;
         }
-        *number = 0x4711;
+        let Some(q) = s.kinds.xrc_srqs.get(&srq.addr()) else { return libc::EINVAL };
+        *number = q.2;
     }
     0
 }

@@ -12,6 +12,7 @@
 pub(crate) mod chaos;
 mod data;
 mod events;
+mod extended;
 pub(crate) mod kinds;
 pub(crate) mod more;
 mod objects;
@@ -80,6 +81,8 @@ struct Request {
     remote: (u64, u32, u64, u64),
     /// Immediate data as on the wire, or a key to invalidate.
     word: u32,
+    /// The shared receive queue an XRC message names.
+    srq_num: u32,
 }
 
 #[derive(Default)]

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 
 const LENGTH: u32 = 1;
+const REMOTE_INVALID: u32 = 9;
 const REMOTE_ACCESS: u32 = 10;
 
 #[derive(Default)]
@@ -191,22 +192,27 @@ impl State {
             o::IBV_WR_SEND_WITH_INV,
             o::IBV_WR_RDMA_WRITE_WITH_IMM,
         ];
-        if takes_recv.contains(&send.opcode) && !self.has_recv(peer) {
+        let takes_recv = takes_recv.contains(&send.opcode);
+        let lost = takes_recv && self.misses_its_queue(peer, send.srq_num);
+        if takes_recv && !lost && !self.has_recv(peer) {
+            self.takes_aim_off(peer);
             return None;
         }
         self.qps.get_mut(&n)?.sends.pop_front();
         let status = match send.opcode {
+            _ if lost => REMOTE_INVALID,
             o::IBV_WR_RDMA_READ => self.read(&send),
             o::IBV_WR_RDMA_WRITE | o::IBV_WR_RDMA_WRITE_WITH_IMM => self.write(peer, &send),
             o::IBV_WR_ATOMIC_CMP_AND_SWP | o::IBV_WR_ATOMIC_FETCH_AND_ADD => self.atomic(&send),
             o::IBV_WR_BIND_MW | o::IBV_WR_LOCAL_INV => 0,
             _ => self.deliver(peer, &send),
         };
+        self.takes_aim_off(peer);
         let cq = self.qps.get(&n)?.send_cq;
         if send.signalled || status != 0 {
             self.complete(cq, n, send.wr_id, status, 0xdead_beef);
         }
-        if status == REMOTE_ACCESS {
+        if [REMOTE_INVALID, REMOTE_ACCESS].contains(&status) {
             self.fail(n);
         }
         Some(())

@@ -32,6 +32,7 @@ pub(super) unsafe extern "C" fn bind_mw(
             opcode: ibv_wr_opcode::IBV_WR_BIND_MW,
             remote: (0, 0, 0, 0),
             word: 0,
+            srq_num: 0,
         };
         if let Some(q) = s.qps.get_mut(&(*qp).qp_num) {
             q.sends.push_back(request);
