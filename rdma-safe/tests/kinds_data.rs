@@ -56,7 +56,7 @@ fn a_message_goes_through_a_target_to_the_queue_it_names() {
     fake.connect(sender.qp_num(), target.qp_num());
 
     let e = sender.post(Request::send(slot(&pd, b"to nobody"), 9)).unwrap_err();
-    assert_eq!(e.why, Why::WrongRequest, "a queue has to be named");
+    assert_eq!(e.why, Why::WrongKind, "a queue has to be named");
     let long = [7; 40];
     sender.post(Request::send(slot(&pd, &long), 40).to_srq(numbers.1)).unwrap();
     sender.post(Request::send_inline(b"first").to_srq(numbers.0)).unwrap();
