@@ -4,19 +4,21 @@ use crate::error::{Error, Result};
 use crate::mr::Region;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::remote::RemoteRange;
+use crate::seam::Verbs;
 use bitflags::bitflags;
 use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a window is bound (InfiniBand 1.2.1, 10.6.7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WindowKind {
     /// Usable over every queue pair of its protection domain; its key changes with every binding.
     Type1,
-    /// Usable over the queue pair it was bound on; peers can invalidate it with a send.
+    /// Usable over the queue pair it was bound on, and freed with it; peers can invalidate it with a send. Bound on one
+    /// queue pair, it cannot be bound on another before it was invalidated here.
     Type2,
 }
 
@@ -33,9 +35,63 @@ bitflags! {
     }
 }
 
+/// The device's window. It is freed with its [`Window`], or before that with the queue pair that it may be bound on: a
+/// window of type 2 keeps its queue pair busy (rxe waits for 50 seconds in ibv_destroy_qp(3) and then destroys it all
+/// the same).
+pub(crate) struct Handle(Mutex<HandleState>);
+
+struct HandleState {
+    /// `None` when it was freed.
+    raw: Option<NonNull<ibv_mw>>,
+    /// Serial of the one queue pair that a window of type 2 may be bound on; 0 for none. Changed by whoever has the window.
+    on: u64,
+}
+
+// SAFETY: sole owner of the ibv_mw, whose calls libibverbs serialises.
+unsafe impl Send for HandleState {}
+
+impl Handle {
+    fn state(&self) -> MutexGuard<'_, HandleState> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names the one queue pair with whose destruction it is freed, and returns the one before.
+    pub(crate) fn set_on(&self, serial: u64) -> u64 {
+        std::mem::replace(&mut self.state().on, serial)
+    }
+
+    pub(crate) fn on(&self) -> u64 {
+        self.state().on
+    }
+
+    /// The queue pair is about to be destroyed: frees the window if it may be bound on that.
+    pub(crate) fn end_with(&self, serial: u64, verbs: &Verbs) {
+        let mut state = self.state();
+        if state.on == serial {
+            // Where it fails, dropping the window tries again.
+            let _ = state.free(verbs);
+        }
+    }
+}
+
+impl HandleState {
+    /// Frees the window; 0 when it is gone.
+    fn free(&mut self, verbs: &Verbs) -> i32 {
+        let Some(raw) = self.raw else { return 0 };
+        // SAFETY: alive, and freed once, because a success takes the pointer away. Requests in flight that name it fail
+        // at the device, and what they own stays with their queue.
+        let rc = unsafe { (verbs.dealloc_mw)(raw.as_ptr()) };
+        if rc == 0 {
+            self.raw = None;
+        }
+        rc
+    }
+}
+
 /// What a [`MemoryWindow`] owns.
 pub(crate) struct Window {
-    pub(crate) raw: NonNull<ibv_mw>,
+    pub(crate) handle: Arc<Handle>,
     pub(crate) kind: WindowKind,
     pub(crate) bound: ManuallyDrop<Option<Binding>>,
     /// Being bound, or a binding that failed half way: the device may still know it.
@@ -49,12 +105,9 @@ pub(crate) struct Binding {
     pub(crate) range: RemoteRange,
 }
 
-// SAFETY: sole owner of the ibv_mw, whose calls libibverbs serialises.
-unsafe impl Send for Window {}
-// SAFETY: a shared window only tells its key and range.
-unsafe impl Sync for Window {}
-
 /// A memory window. One word; dropped windows are freed, which also takes the peers' right back.
+///
+/// One of type 2 is also freed when the queue pair is destroyed that it was bound on: it can only be dropped then.
 ///
 /// Bound by [`Request::bind`](crate::Request::bind), which moves it into the queue; it comes back bound with the
 /// completion.
@@ -69,8 +122,9 @@ impl MemoryWindow {
         // SAFETY: the PD is alive.
         let raw = unsafe { (pd.0.ctx.0.verbs.alloc_mw)(pd.root().raw.as_ptr(), raw_kind) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_mw"))?;
+        let handle = Handle(Mutex::new(HandleState { raw: Some(raw), on: 0 }));
         Ok(MemoryWindow(Box::new(Window {
-            raw,
+            handle: Arc::new(handle),
             kind,
             bound: ManuallyDrop::new(None),
             pending: ManuallyDrop::new(None),
@@ -83,41 +137,51 @@ impl MemoryWindow {
         self.0.kind
     }
 
-    /// What to tell a peer that shall use it; `None` while it is not bound.
+    /// What to tell a peer that shall use it; `None` while it is not bound, and when its queue pair is gone.
     pub fn remote(&self) -> Option<RemoteRange> {
+        self.0.raw()?;
         self.0.bound.as_ref().map(|b| b.range)
     }
 }
 
 impl Window {
+    /// The device's window; `None` when it was freed with its queue pair.
+    pub(crate) fn raw(&self) -> Option<NonNull<ibv_mw>> {
+        self.handle.state().raw
+    }
+
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: the window is alive.
-        unsafe { self.raw.as_ref().rkey }
+        // SAFETY: alive while the state is locked.
+        self.handle.state().raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
     }
 
     /// The bind completed: what was asked for holds now.
     pub(crate) fn settle_bind(&mut self) {
-        if let Some(mut binding) = self.pending.take() {
-            match self.kind {
-                // The provider has put the new key into the window.
-                WindowKind::Type1 => binding.range.rkey = self.rkey(),
-                // SAFETY: the window is alive and exclusively ours; ibv_bind_mw(3) leaves this to the caller.
-                WindowKind::Type2 => unsafe { self.raw.as_mut().rkey = binding.range.rkey },
+        let Some(mut binding) = self.pending.take() else { return };
+        match self.kind {
+            // The provider has put the new key into the window.
+            WindowKind::Type1 => binding.range.rkey = self.rkey(),
+            WindowKind::Type2 => {
+                if let Some(mut raw) = self.handle.state().raw {
+                    // SAFETY: alive while the state is locked; ibv_bind_mw(3) leaves this to the caller.
+                    unsafe { raw.as_mut().rkey = binding.range.rkey }
+                }
             }
-            *self.bound = Some(binding);
         }
+        *self.bound = Some(binding);
     }
 
     /// The invalidation completed: nobody has a right any more.
     pub(crate) fn settle_invalidate(&mut self) {
         *self.bound = None;
+        self.handle.set_on(0);
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: no request names the window: a posted one is owned by its queue.
-        let rc = unsafe { (self.pd.ctx.0.verbs.dealloc_mw)(self.raw.as_ptr()) };
+        // No request names the window: a posted one is owned by its queue.
+        let rc = self.handle.state().free(self.pd.ctx.0.verbs);
         if rc == 0 {
             // SAFETY: dropped once, here; otherwise peers may still use the regions, which stay.
             unsafe {

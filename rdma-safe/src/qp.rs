@@ -33,7 +33,7 @@ use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Sends up to this size are always inline where the queue pair can: siw's kernel thread may not touch smaller user
 /// buffers by itself (it copies from user addresses), and everywhere else it saves a DMA.
@@ -74,6 +74,8 @@ pub struct QueuePair {
     config: QpConfig,
     /// Multicast groups it is in.
     pub(crate) groups: Vec<Membership>,
+    /// Windows of type 2 that may be bound on it.
+    pub(crate) windows: Vec<Weak<crate::mw::Handle>>,
     /// Threads that use its number, for which its destruction waits.
     #[cfg(feature = "tokio")]
     pub(crate) holds: Option<Arc<crate::aio::Holds>>,
@@ -150,6 +152,7 @@ impl QueuePair {
             serial,
             config: *config,
             groups: Vec::new(),
+            windows: Vec::new(),
             #[cfg(feature = "tokio")]
             holds: None,
             srq: ManuallyDrop::new(srq.cloned()),
@@ -369,6 +372,11 @@ impl QueuePair {
 
     fn destroy(&mut self) -> Result<()> {
         self.leave_groups();
+        for window in std::mem::take(&mut self.windows) {
+            if let Some(window) = window.upgrade() {
+                window.end_with(self.serial, self.pd.ctx.0.verbs);
+            }
+        }
         #[cfg(feature = "tokio")]
         if let Some(holds) = self.holds.take() {
             holds.wait();

@@ -275,6 +275,63 @@ fn datagrams_find_their_way_there_and_back() {
     assert_eq!(b.query().unwrap().qkey, 0x3333);
 }
 
+/// Two datagram queue pairs on one shared receive queue: the 40 bytes are in front of every message, and the queue says
+/// over which of the two it came.
+#[test]
+fn datagrams_share_a_receive_queue() {
+    let mut bench = Bench::new();
+    let mut srq = bench.pd.create_srq(8).unwrap();
+    let (shared, at) = (srq.srq_ref(), bench.cq.cq_ref());
+    let config = Bench::config(QpKind::Ud);
+    let made = bench.pd.create_manual_qp_on_srq(&at, &at, &shared, &config);
+    if !bench.has(QpKind::Ud) {
+        assert_eq!(made.unwrap_err().kind(), ErrorKind::Unsupported);
+        return;
+    }
+    let ready = |made: Result<ManualQp<manual::Reset>>| {
+        let qp = made.unwrap().init(&InitAttr { qkey: 0x5555, ..InitAttr::default() }).unwrap();
+        let qp = qp.ready_to_receive(&RtrAttr::default()).unwrap();
+        qp.ready_to_send(&RtsAttr::default()).unwrap()
+    };
+    let b = ready(made);
+    let c = ready(bench.pd.create_manual_qp_on_srq(&at, &at, &shared, &config));
+    let mut a = bench.ud(0x2222);
+    srq.post_recv_batch(bench.pd.slots(1024 + GRH_SIZE, 6).unwrap()).unwrap();
+    let ah = bench.pd.create_ah(&bench.path()).unwrap();
+    let mut wcs: [Wc; 1] = Default::default();
+    for (round, len) in [1, 40, 41, 1000, 1024].into_iter().enumerate() {
+        let (sent, to) = (pattern(len, round), [&b, &c][round % 2]);
+        let mut slot = bench.pd.slots(len, 1).unwrap().pop().unwrap();
+        slot.copy_from_slice(&sent);
+        a.post(Request::send(slot, len).to(&ah, to.qp_num(), 0x5555)).unwrap();
+        let end = std::time::Instant::now() + support::LIMIT;
+        let (mut heard, mut left) = (None, 2);
+        while left > 0 {
+            assert!(std::time::Instant::now() < end, "{len} bytes do not arrive");
+            if bench.cq.poll(&mut wcs).unwrap() == 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            left -= 1;
+            match wcs[0].queue() {
+                Some(Queue::SharedRecv) => heard = srq.complete(&mut wcs[0]),
+                _ => assert!(a.complete(&mut wcs[0]).unwrap().status.is_ok()),
+            }
+        }
+        let done = heard.expect("a receive of the shared queue");
+        assert!(done.status.is_ok() && done.op == Op::Recv, "{done:?}");
+        assert_eq!((done.byte_len, done.message().len()), (GRH_SIZE + len, len));
+        assert!(done.message() == &sent[..], "content of {len} bytes");
+        assert_eq!(done.extra.qp_num(), Some(to.qp_num()));
+        let origin = done.extra.origin().unwrap();
+        assert_eq!((origin.src_qp, origin.has_grh), (a.qp_num(), true));
+        let back = bench.pd.reply_vector(origin, 1, &done.slot.unwrap()).unwrap();
+        assert_eq!(back.global.map(|g| g.dgid), Some(Gid::from_ip(address().into())));
+    }
+    drop((b, c, shared));
+    assert_eq!(srq.close().map_err(|(_, e)| e).unwrap().len(), 1, "the receive that is left");
+}
+
 /// What a datagram queue pair refuses, and what it drops without a word.
 #[test]
 fn datagrams_need_an_address_and_the_right_key() {

@@ -4,7 +4,7 @@ mod support;
 
 use rdma_safe::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use support::cm::{Cm, Link};
 use support::under_test::open;
 use support::{LIMIT, address, redeem};
@@ -585,6 +585,28 @@ fn memory_windows_open_and_close_or_are_refused() {
             rig = self::rig();
         }
     }
+}
+
+/// A window of type 2 belongs to the queue pair it was bound on, and may be dropped after it all the same.
+#[test]
+fn a_window_outlives_its_queue_pair() {
+    let _one = one_at_a_time();
+    let mut rig = rig();
+    if !rig.has(Caps::MEMORY_WINDOWS) {
+        return;
+    }
+    let memory = OwnedMemory::zeroed(4096).unwrap();
+    let region = MemoryRegion::register_remote(&rig.pd, memory, RemoteAccess::Windows).unwrap();
+    let window = rig.pd.alloc_window(WindowKind::Type2).unwrap();
+    rig.b.post(Request::bind(window, &region, 0, 100, WindowAccess::WRITE)).unwrap();
+    let Some(PayloadKind::Window(window)) = rig.one().payload.map(Payload::into_kind) else {
+        panic!("a window")
+    };
+    let start = Instant::now();
+    assert!(rig.b.close().unwrap().is_empty());
+    drop(window);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(region.deregister().unwrap().len(), 4096, "no window holds it");
 }
 
 /// Two queue pairs of one side receive from one queue.

@@ -153,10 +153,18 @@ impl QueuePair {
             _ => (request.flags & super::PASSED).bits() | SIGNALED,
         };
         write_operands(&request, wr);
-        let mut staged = Staged::Listed;
+        let (mut staged, mut was_on) = (Staged::Listed, 0);
         if let Some(window) = request.payload.as_mut().and_then(Payload::window) {
             match request.bind.take() {
-                Some(bind) => staged = stage_bind(window, &bind, request.len, wr),
+                Some(bind) => {
+                    if window.kind == WindowKind::Type2 {
+                        // From here on no other queue pair's destruction frees it.
+                        was_on = window.handle.set_on(self.serial());
+                        self.windows.retain(|w| w.strong_count() > 0);
+                        self.windows.push(Arc::downgrade(&window.handle));
+                    }
+                    staged = stage_bind(window, &bind, request.len, wr);
+                }
                 None => {
                     let rkey = window.bound.as_ref().map_or(0, |b| b.range.rkey);
                     wr.__bindgen_anon_1 = ibv_send_wr__bindgen_ty_1 { invalidate_rkey: rkey };
@@ -173,6 +181,7 @@ impl QueuePair {
             Err(mut payload) => {
                 if let Some(window) = payload.as_mut().and_then(Payload::window) {
                     *window.pending = None;
+                    window.handle.set_on(was_on);
                 }
                 return Err(PostError::of(Why::Full, payload));
             }
@@ -303,13 +312,21 @@ impl QueuePair {
             return Err(Why::WrongDomain);
         }
         let Some(bind) = &request.bind else {
-            let bound = window.kind == WindowKind::Type2 && window.bound.is_some();
+            let bound = window.kind == WindowKind::Type2
+                && window.bound.is_some()
+                && window.raw().is_some()
+                && window.handle.on() == self.serial();
             return if bound { Ok(()) } else { Err(Why::WrongRequest) };
         };
         if !Arc::ptr_eq(&bind.region.pd, &self.pd) {
             return Err(Why::WrongDomain);
         }
-        if window.pending.is_some() || (request.len == 0 && window.kind == WindowKind::Type2) {
+        // One of type 2 can be bound again on the queue pair it is bound on, which refuses that itself if it is still valid.
+        let elsewhere = window.kind == WindowKind::Type2
+            && window.bound.is_some()
+            && window.handle.on() != self.serial();
+        let unbinds = request.len == 0 && window.kind == WindowKind::Type2;
+        if window.raw().is_none() || window.pending.is_some() || elsewhere || unbinds {
             return Err(Why::WrongRequest);
         }
         match bind.offset.checked_add(request.len) {
@@ -346,7 +363,8 @@ fn stage_bind(
     let rkey = (old & !0xff) | (old.wrapping_add(1) & 0xff);
     let range = RemoteRange { addr: info.addr, len: info.length, rkey };
     *window.pending = (len > 0).then(|| Binding { _region: Arc::clone(&bind.region), range });
-    let mw = window.raw.as_ptr();
+    // Just found to be alive, and only the destruction of this queue pair frees it.
+    let mw = window.raw().map_or(null_mut(), std::ptr::NonNull::as_ptr);
     match window.kind {
         WindowKind::Type1 => {
             let bind_mw = ibv_mw_bind { wr_id: 0, send_flags: 0, bind_info: info };
