@@ -112,7 +112,8 @@ impl Device {
     /// # Errors
     /// [`ErrorKind::PermissionDenied`] when /dev/infiniband/uverbsN is not ours to open; [`ErrorKind::NoDevice`] when it
     /// is not there: the device was removed since it was listed, or the container lacks the file; EMFILE or ENFILE without
-    /// a descriptor left, with RLIMIT_NOFILE in the hint; [`ErrorKind::Unsupported`] when a provider was told by the environment to run without locks, which this crate's `Send` types rely on.
+    /// a descriptor left, with RLIMIT_NOFILE in the hint; [`ErrorKind::Unsupported`] when a provider was told
+    /// by the environment to run without locks, which this crate's `Send` types rely on.
     pub fn open(&self) -> Result<Context> {
         // SAFETY: the device is alive.
         let raw = unsafe { ibv_open_device(self.raw.as_ptr()) };

@@ -162,7 +162,8 @@ impl Window {
             // The provider has put the new key into the window.
             WindowKind::Type1 => binding.range.rkey = self.rkey(),
             WindowKind::Type2 => {
-                if let Some(mut raw) = self.handle.state().raw {
+                let state = self.handle.state();
+                if let Some(mut raw) = state.raw {
                     // SAFETY: alive while the state is locked; ibv_bind_mw(3) leaves this to the caller.
                     unsafe { raw.as_mut().rkey = binding.range.rkey }
                 }

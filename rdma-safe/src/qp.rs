@@ -120,7 +120,6 @@ impl QueuePair {
         };
         send_cq.born(serial);
         recv_cq.born(serial);
-        let max_inline = attr.cap.max_inline_data;
         let flight = InFlight::new(serial, config.send_depth, config.receives());
         let flight = if config.kind == QpKind::Ud { flight.with_datagrams() } else { flight };
         Ok(QueuePair {
@@ -129,8 +128,8 @@ impl QueuePair {
             ever: can::ever(config.kind, ctx.caps())
                 & if srq.is_some() { !can::CAN_RECV } else { !0 },
             state: QpState::Reset,
-            small: SMALL.min(max_inline),
-            max_inline: max_inline as usize,
+            small: SMALL.min(attr.cap.max_inline_data),
+            max_inline: attr.cap.max_inline_data as usize,
             signal_from: match ctx.caps().contains(Caps::SIGNAL_LARGE_SENDS) {
                 true => SIW_ZERO_COPY,
                 false => usize::MAX,

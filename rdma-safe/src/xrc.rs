@@ -4,8 +4,8 @@
 //! [`XrcTarget`], which has no queues: what arrives there goes to the shared receive queue of the target's
 //! [`XrcDomain`] whose number the message carries.
 //!
-//! No software device has them: tested against the fake provider only (`tests/kinds.rs`, `tests/kinds_data.rs`). On siw and rxe opening a domain
-//! fails with [`Unsupported`](crate::ErrorKind::Unsupported).
+//! No software device has them: tested against the fake provider only (`tests/kinds.rs`, `tests/kinds_data.rs`). On siw and
+//! rxe opening a domain fails with [`Unsupported`](crate::ErrorKind::Unsupported).
 
 use crate::context::Context;
 use crate::cq::CqRef;
