@@ -231,6 +231,7 @@ fn iwarp_is_not_connected_by_hand() {
 
 #[test]
 fn an_extended_connection_has_a_target_in_a_domain() {
+    let _leaks = fake::chaos::LeaksOnPurpose::new();
     let fake = Fake::open_infiniband();
     let domain = XrcDomain::open(&fake.ctx).unwrap();
     let mut target = domain.create_target().unwrap();

@@ -116,6 +116,7 @@ fn what_the_device_lacks_is_said() {
 
 #[test]
 fn memory_comes_back_from_a_registration() {
+    let _leaks = fake::chaos::LeaksOnPurpose::new();
     let fake = Fake::open();
     let pd = fake.ctx.alloc_pd().unwrap();
     let (memory, freed) = counted();
@@ -183,6 +184,7 @@ fn a_registration_is_changed_in_place() {
 /// After a change that failed half way the device may know either memory, so both stay until it knows neither.
 #[test]
 fn a_change_that_fails_frees_nothing_too_early() {
+    let _leaks = fake::chaos::LeaksOnPurpose::new();
     const INPUT: i32 = -1;
     const DO_FORK_OLD: i32 = -3;
     const CMD: i32 = -4;
@@ -278,6 +280,7 @@ fn advice_names_a_range_of_the_region() {
 
 #[test]
 fn device_memory_is_copied_and_registered() {
+    let _leaks = fake::chaos::LeaksOnPurpose::new();
     let fake = Fake::open_infiniband();
     let dm = fake.ctx.alloc_device_memory(256, 6).unwrap();
     dm.copy_in(10, &[1, 2, 3]).unwrap();

@@ -151,6 +151,7 @@ fn a_panic_takes_everything_back() {
 /// A forgotten piece leaves a registration that gives nobody anything; the device has none of it.
 #[test]
 fn a_forgotten_piece_is_harmless() {
+    let _leaks = fake::chaos::LeaksOnPurpose::new();
     let mut rig = rig();
     let mut memory = vec![0u8; 128];
     let (_, end) = rig

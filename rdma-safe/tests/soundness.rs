@@ -91,6 +91,7 @@ fn unknown_values_of_enums_are_values() {
 /// I6: nothing that is polled or redeemed holds a lock or an account open.
 #[test]
 fn forgotten_completions_block_nothing() {
+    let _leaks = fake::chaos::LeaksOnPurpose::new();
     let Rig { mut a, mut b, mut cq, pd, fake } = rig();
     for _ in 0..3 {
         b.post_recv(pd.slots(64, 1).unwrap().pop().unwrap()).unwrap();
@@ -100,7 +101,6 @@ fn forgotten_completions_block_nothing() {
     let mut wcs = poll(&mut cq);
     assert_eq!(wcs.len(), 6);
     let done = wcs.iter_mut().find_map(|wc| b.complete(wc)).unwrap();
-    let _leaks = fake::chaos::LeaksOnPurpose::new();
     std::mem::forget((done, wcs));
     a.post_inline(b"y", SIG).unwrap();
     assert_eq!(b.close().unwrap().len(), 2, "the third is the one that was forgotten");
