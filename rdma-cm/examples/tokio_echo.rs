@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rdma_cm::aio::{AsyncConfig, AsyncEventChannel, Connection};
 use rdma_cm::{ConnParams, ListenOptions, Listener};
-use rdma_safe::{ProtectionDomain, devices};
+use rdma_safe::{Device, ProtectionDomain};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -18,8 +18,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// A protection domain on the device that the connection manager has chosen.
 fn domain_on(name: &str) -> Result<ProtectionDomain> {
-    let device = devices()?.into_iter().find(|d| d.name() == name).ok_or("the device is gone")?;
-    Ok(device.open()?.alloc_pd()?)
+    Ok(Device::by_name(name)?.open()?.alloc_pd()?)
 }
 
 async fn serve(channel: AsyncEventChannel, listener: Listener) -> Result<()> {
@@ -30,11 +29,12 @@ async fn serve(channel: AsyncEventChannel, listener: Listener) -> Result<()> {
             let pd = domain_on(request.device_name())?;
             let (config, params) = (AsyncConfig::default(), ConnParams::default());
             let peer = Connection::accept(&channel, &pd, request, &config, &params, LIMIT).await?;
-            println!("{:?} is here", peer.peer_addr());
+            let name = peer.peer_addr().ok_or("nobody is there")?;
+            println!("{name} is here");
             while let Some(message) = peer.receive().await? {
                 peer.send(&message).await?;
             }
-            println!("{:?} has gone", peer.peer_addr());
+            println!("{name} has gone");
             Result::Ok(())
         });
     }

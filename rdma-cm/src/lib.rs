@@ -23,8 +23,9 @@
 //! was found.
 //!
 //! # 3. A queue pair
-//! It is not the id's: it is made by [`rdma_safe`], on the device the id is on
-//! ([`device_name`](EventChannel::device_name), [`ConnectRequest::device_name`]), moved by
+//! It is not the id's: it is made by [`rdma_safe`], on the device the id is on, which
+//! [`open_device`](EventChannel::open_device) opens ([`ConnectRequest::device_name`] tells a server that has it open
+//! already), moved by
 //! [`init_qp`](EventChannel::init_qp), [`connect`](EventChannel::connect) and [`accept`](EventChannel::accept), and known to
 //! the connection manager only by its number. So both have owners and threads of their own, and may be destroyed in any
 //! order. After `init_qp` **post receives**: iWARP has no "receiver not ready", and the peer's first message may come at any
@@ -119,14 +120,13 @@
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use rdma_cm::{ConnParams, EventChannel, PrivateData};
-//! use rdma_safe::{Device, QpConfig, SendFlags};
+//! use rdma_safe::{QpConfig, SendFlags};
 //! use std::time::Duration;
 //!
 //! let limit = Duration::from_secs(5);
 //! let mut channel = EventChannel::new()?;
 //! let connector = channel.resolve(None, "10.77.0.1:7471".parse()?, limit)?;
-//! let device = channel.device_name(&connector).ok_or("the device has gone")?;
-//! let context = Device::by_name(&device)?.open()?;
+//! let context = channel.open_device(&connector)?;
 //! let pd = context.alloc_pd()?;
 //! let cq = context.create_cq(256)?;
 //! let mut qp = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &QpConfig::default())?;
