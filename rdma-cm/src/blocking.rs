@@ -224,6 +224,8 @@ fn open(device: Option<&str>) -> Result<Context> {
 }
 
 /// The side that asks.
+///
+/// Made by [`dial`](Self::dial).
 #[derive(Debug)]
 pub struct Caller {
     line: Line,
@@ -285,6 +287,8 @@ impl Caller {
 }
 
 /// Takes in those who call.
+///
+/// Made by [`bind`](Self::bind).
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -357,6 +361,8 @@ impl Server {
 }
 
 /// The side that answers: one caller of a [`Server`].
+///
+/// From [`Server::accept`].
 #[derive(Debug)]
 pub struct Session {
     line: Line,

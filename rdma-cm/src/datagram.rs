@@ -29,6 +29,9 @@ use crate::qp;
 use crate::raw::{Device, RawId, Space, gid_of};
 
 /// An id for datagrams: it resolves an address and asks there for a queue pair, or joins multicast groups.
+///
+/// Made by [`EventChannel::resolve_datagram`](crate::EventChannel::resolve_datagram) and
+/// [`EventChannel::datagram`](crate::EventChannel::datagram).
 #[derive(Debug)]
 #[must_use = "a dropped datagram id leaves its groups"]
 pub struct Datagram {
@@ -39,6 +42,8 @@ impl Active for Datagram {}
 impl DatagramId for Datagram {}
 
 /// Answers those who look for a queue pair at its address.
+///
+/// Made by [`EventChannel::listen_datagram`](crate::EventChannel::listen_datagram).
 #[derive(Debug)]
 #[must_use = "a dropped listener stops listening"]
 pub struct DatagramListener {
@@ -55,6 +60,10 @@ impl DatagramListener {
 }
 
 /// Somebody asks for a queue pair. Answer it within seconds; dropping it rejects it.
+///
+/// From [`EventChannel::wait_datagram_request`](crate::EventChannel::wait_datagram_request); used up by
+/// [`EventChannel::answer_datagram`](crate::EventChannel::answer_datagram) and
+/// [`EventChannel::reject_datagram`](crate::EventChannel::reject_datagram).
 #[derive(Debug)]
 #[must_use = "a dropped request is rejected"]
 pub struct DatagramRequest {
@@ -102,6 +111,9 @@ pub trait DatagramId: Id {}
 pub const UDP_QKEY: u32 = rdma_sys::RDMA_UDP_QKEY;
 
 /// A receiver of datagrams: a queue pair somewhere, or a multicast group.
+///
+/// From [`EventChannel::ask`](crate::EventChannel::ask) and
+/// [`EventChannel::join_multicast`](crate::EventChannel::join_multicast).
 #[derive(Clone)]
 pub struct DatagramPeer {
     pub(crate) ah: rdma_sys::ibv_ah_attr,

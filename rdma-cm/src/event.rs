@@ -10,6 +10,8 @@ use crate::id::{ConnectRequest, IdKey};
 use crate::private_data::PrivateData;
 
 /// Something happened to an id.
+///
+/// From [`EventChannel::next_event`](crate::EventChannel::next_event).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {

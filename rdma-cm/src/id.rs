@@ -95,6 +95,10 @@ macro_rules! handle {
 }
 
 /// The active side before the connection: an address to resolve, a route, a request to send.
+///
+/// Made by [`EventChannel::resolve`](crate::EventChannel::resolve), or
+/// [`EventChannel::connector`](crate::EventChannel::connector) step by step; used up by
+/// [`EventChannel::connect`](crate::EventChannel::connect).
 #[derive(Debug)]
 #[must_use = "a dropped connector destroys its id"]
 pub struct Connector {
@@ -114,6 +118,9 @@ pub struct Connecting {
 handle!(Connecting);
 
 /// The passive side before any connection.
+///
+/// Made by [`EventChannel::listen`](crate::EventChannel::listen) and
+/// [`EventChannel::listen_with`](crate::EventChannel::listen_with).
 #[derive(Debug)]
 #[must_use = "a dropped listener stops listening"]
 pub struct Listener {
@@ -130,6 +137,9 @@ impl Listener {
 }
 
 /// Somebody wants to connect. Accept it, or reject it, within seconds; dropping it rejects it without a word.
+///
+/// From [`EventChannel::wait_request`](crate::EventChannel::wait_request); used up by
+/// [`EventChannel::accept`](crate::EventChannel::accept) and [`EventChannel::reject`](crate::EventChannel::reject).
 #[derive(Debug)]
 #[must_use = "a dropped request is rejected"]
 pub struct ConnectRequest {
@@ -245,6 +255,10 @@ impl ConnectRequest {
 }
 
 /// A request that was accepted; its ESTABLISHED event has not been read yet.
+///
+/// From [`EventChannel::accept`](crate::EventChannel::accept); becomes a connection by
+/// [`EventChannel::wait_established`](crate::EventChannel::wait_established) or
+/// [`EventChannel::established`](crate::EventChannel::established).
 #[derive(Debug)]
 #[must_use = "a dropped handle ends the connection"]
 pub struct Accepting {
@@ -275,6 +289,10 @@ impl Role for Initiator {}
 impl Role for Acceptor {}
 
 /// A connection.
+///
+/// From [`EventChannel::connect`](crate::EventChannel::connect) as the initiator,
+/// [`EventChannel::wait_established`](crate::EventChannel::wait_established) as the acceptor; ended by
+/// [`EventChannel::disconnect`](crate::EventChannel::disconnect).
 #[derive(Debug)]
 #[must_use = "a dropped handle ends the connection"]
 pub struct Established<R: Role> {

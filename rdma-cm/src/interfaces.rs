@@ -10,6 +10,8 @@ use crate::netlink;
 use crate::sockaddr::{self, unmapped};
 
 /// An address that connections over a device can use.
+///
+/// From [`local_addresses`](crate::local_addresses) and its like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     /// The RDMA device, like `siw0`.

@@ -12,6 +12,8 @@ use crate::id::Id;
 use crate::raw::{RawPath, gid_of};
 
 /// Where an id leads.
+///
+/// From [`EventChannel::route`](crate::EventChannel::route).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {

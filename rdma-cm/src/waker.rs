@@ -6,6 +6,8 @@ use crate::error::{Error, Result};
 
 /// Makes the [`next_event`](crate::EventChannel::next_event) of one channel return early, from any thread.
 ///
+/// From [`EventChannel::waker`](crate::EventChannel::waker).
+///
 /// For a thread that waits for connection events and for work from elsewhere at once.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);

@@ -198,6 +198,10 @@ impl Drop for AhInner {
 
 /// A receiver of datagrams, ready for use by sends on any datagram queue pair of its protection domain.
 ///
+/// Made by [`ProtectionDomain::create_ah`](crate::ProtectionDomain::create_ah) and
+/// [`ProtectionDomain::create_reply_ah`](crate::ProtectionDomain::create_reply_ah); named by
+/// [`Request::to`](crate::Request::to).
+///
 /// Cheap to clone; destroyed when the last clone is gone, those held by sends in flight included.
 #[derive(Clone)]
 pub struct AddressHandle(Arc<AhInner>);

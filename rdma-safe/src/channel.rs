@@ -37,6 +37,9 @@ impl Drop for ChannelInner {
 
 /// A completion channel. Cheap to clone, usable from any thread; its descriptor is non-blocking.
 ///
+/// Made by [`Context::completion_channel`](crate::Context::completion_channel), and given queues by
+/// [`Context::create_cq_with`](crate::Context::create_cq_with).
+///
 /// Every event is acknowledged inside [`wait`](Self::wait), so destroying a queue never waits for one.
 #[derive(Clone)]
 pub struct CompletionChannel(pub(crate) Arc<ChannelInner>);

@@ -53,6 +53,8 @@ impl Drop for ContextInner {
 }
 
 /// An open device. Cheap to clone; closed when the last object made on it is gone.
+///
+/// Made by [`Device::open`](crate::Device::open).
 #[derive(Clone)]
 pub struct Context(pub(crate) Arc<ContextInner>);
 

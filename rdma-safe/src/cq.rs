@@ -200,6 +200,9 @@ impl CqInner {
 }
 
 /// Names a completion queue for making queue pairs on it, from any thread.
+///
+/// From [`CompletionQueue::cq_ref`](crate::CompletionQueue::cq_ref) and
+/// [`PollGroup::cq_ref`](crate::PollGroup::cq_ref).
 #[derive(Clone)]
 pub struct CqRef(pub(crate) Arc<CqInner>);
 
@@ -227,6 +230,9 @@ impl fmt::Debug for CqRef {
 }
 
 /// A completion queue and the right to poll it. `Send`; destroyed when it and the last queue pair on it are gone.
+///
+/// Made by [`Context::create_cq`](crate::Context::create_cq), or
+/// [`Context::create_cq_with`](crate::Context::create_cq_with) to sleep on it.
 ///
 /// There is no arming for solicited completions only: on siw such an event never comes.
 pub struct CompletionQueue {

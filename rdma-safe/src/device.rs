@@ -29,6 +29,8 @@ impl Drop for DeviceList {
 }
 
 /// One RDMA device of this machine. Cheap to clone; keeps the list it came from alive.
+///
+/// From [`devices`](crate::devices) and [`Device::by_name`](crate::Device::by_name).
 #[derive(Clone)]
 pub struct Device {
     raw: NonNull<ibv_device>,

@@ -7,6 +7,8 @@ use rdma_sys::*;
 use std::ptr::null;
 
 /// What the device says about itself (ibv_query_device(3)). Counts are at least 0, whatever the driver returned.
+///
+/// From [`Context::attr`](crate::Context::attr).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceAttr {
@@ -129,6 +131,8 @@ pub struct OdpCaps {
 
 /// What only the extended query tells (ibv_query_device_ex(3)). 0 and empty where the device or its provider has
 /// nothing to say, as siw's and older ones.
+///
+/// From [`Context::attr_ex`](crate::Context::attr_ex).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct DeviceAttrEx {

@@ -33,6 +33,8 @@ impl Drop for DmInner {
 /// Memory of the device (ibv_alloc_dm(3)), which this process cannot map: it is copied in and out, and registered for
 /// requests by [`register_device_memory`](crate::ProtectionDomain::register_device_memory). Cheap to clone.
 ///
+/// Made by [`Context::alloc_device_memory`](crate::Context::alloc_device_memory).
+///
 /// Only some hardware has such memory ([`DeviceAttrEx::max_dm_size`](crate::DeviceAttrEx::max_dm_size)); siw and rxe have none.
 #[derive(Clone)]
 pub struct DeviceMemory(pub(crate) Arc<DmInner>);

@@ -33,6 +33,9 @@ impl Drop for TdInner {
 /// A thread domain (ibv_alloc_td(3)): what is made in a parent domain over it is used by one thread at a time, so the
 /// provider needs no locks for it. Cheap to clone.
 ///
+/// Made by [`Context::alloc_thread_domain`](crate::Context::alloc_thread_domain), for
+/// [`ProtectionDomain::parent_domain_of_thread`](crate::ProtectionDomain::parent_domain_of_thread).
+///
 /// Some hardware providers have them (mlx4, mlx5, efa, hns); siw and rxe have not.
 #[derive(Clone)]
 pub struct ThreadDomain(Arc<TdInner>);

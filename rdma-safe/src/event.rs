@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// An asynchronous event (ibv_get_async_event(3)), copied out and acknowledged. Unknown kinds are values.
+///
+/// From [`AsyncEvents::next`](crate::AsyncEvents::next).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -98,6 +100,8 @@ pub enum PortEvent {
 }
 
 /// The one reader of a context's asynchronous events.
+///
+/// Made by [`AsyncEvents::new`](crate::AsyncEvents::new).
 pub struct AsyncEvents {
     ctx: Context,
 }

@@ -68,6 +68,9 @@ pub enum GidKind {
 }
 
 /// One used entry of a GID table.
+///
+/// From [`Context::gid_table`](crate::Context::gid_table), [`Context::gid`](crate::Context::gid) and
+/// [`Context::roce_v2_gid`](crate::Context::roce_v2_gid).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidEntry {

@@ -32,6 +32,8 @@ const INDEX_BITS: u32 = 24;
 const QPS_MAX: usize = 1 << INDEX_BITS;
 
 /// Names a queue pair in its group. Never valid for another one: it carries the serial.
+///
+/// From [`PollGroup::adopt`](crate::PollGroup::adopt).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QpKey(u64);
 
@@ -57,6 +59,8 @@ impl QpKey {
 }
 
 /// A redeemed completion of a group's queue pair.
+///
+/// From [`PollGroup::poll`](crate::PollGroup::poll).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {

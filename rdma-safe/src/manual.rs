@@ -253,6 +253,9 @@ impl<S> From<StepError<S>> for Error {
 
 /// A queue pair on its way to being connected by hand, in state `S`.
 ///
+/// Made by [`ProtectionDomain::create_manual_qp`](crate::ProtectionDomain::create_manual_qp); the module has
+/// [an example](crate::manual).
+///
 /// ```compile_fail,E0599
 /// # fn f(qp: rdma_safe::ManualQp<rdma_safe::manual::Reset>) {
 /// qp.ready_to_send(&rdma_safe::RtsAttr::default()); // RESET does not go to RTS

@@ -238,6 +238,10 @@ fn empty() -> Error {
 }
 
 /// Registered memory that is not in the hands of the device.
+///
+/// Made by [`ProtectionDomain::register`](crate::ProtectionDomain::register) (`Local`),
+/// [`ProtectionDomain::register_remote`](crate::ProtectionDomain::register_remote) (`Remote`) and
+/// [`ProtectionDomain::register_foreign`](crate::ProtectionDomain::register_foreign) (`Foreign`).
 pub struct MemoryRegion<A> {
     /// Shared with the memory windows bound to it.
     pub(crate) region: Arc<Region>,

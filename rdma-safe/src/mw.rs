@@ -107,6 +107,8 @@ pub(crate) struct Binding {
 
 /// A memory window. One word; dropped windows are freed, which also takes the peers' right back.
 ///
+/// Made by [`ProtectionDomain::alloc_window`](crate::ProtectionDomain::alloc_window).
+///
 /// One of type 2 is also freed when the queue pair is destroyed that it was bound on: it can only be dropped then.
 ///
 /// Bound by [`Request::bind`](crate::Request::bind), which moves it into the queue; it comes back bound with the

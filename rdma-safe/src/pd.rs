@@ -44,6 +44,8 @@ impl Drop for PdInner {
 }
 
 /// A protection domain. Cheap to clone; deallocated when nothing made in it is left.
+///
+/// Made by [`Context::alloc_pd`](crate::Context::alloc_pd).
 #[derive(Clone)]
 pub struct ProtectionDomain(pub(crate) Arc<PdInner>);
 

@@ -37,6 +37,8 @@ pub enum LinkLayer {
 }
 
 /// What a port says about itself (ibv_query_port(3)).
+///
+/// From [`Context::port`](crate::Context::port).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct PortAttr {

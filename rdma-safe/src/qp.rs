@@ -43,6 +43,9 @@ const SIW_ZERO_COPY: usize = 4096;
 
 /// A queue pair. `Send`: it may be used from any one thread at a time.
 ///
+/// Made by [`ProtectionDomain::create_qp`](crate::ProtectionDomain::create_qp) and connected by the `rdma-cm` crate, or
+/// by the steps of a [`ManualQp`](crate::ManualQp).
+///
 /// Dropping it destroys it and frees its slots; [`close`](Self::close) gives them back instead. Both may block while
 /// the connection manager is in a blocking call for it (siw's `rdma_connect`).
 pub struct QueuePair {

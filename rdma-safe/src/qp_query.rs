@@ -10,6 +10,8 @@ use rdma_sys::*;
 
 /// A queue pair's attributes as the device tells them (ibv_query_qp(3)). Fields that its kind does not have are what the
 /// driver left there, mostly 0.
+///
+/// From [`QueuePair::query`](crate::QueuePair::query).
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct QpQuery {

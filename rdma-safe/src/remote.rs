@@ -4,6 +4,9 @@
 
 /// A piece of remotely accessible memory: address, length and key, as its owner tells them to a peer.
 ///
+/// Of our own memory from [`MemoryRegion::remote`](crate::MemoryRegion::remote),
+/// [`RemoteSlot::remote`](crate::RemoteSlot::remote) and [`MemoryWindow::remote`](crate::MemoryWindow::remote).
+///
 /// It is only a name. One that is wrong, stale or made up by the peer is refused by the device that owns the memory,
 /// and ends the connection, no more: our own memory is never touched through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

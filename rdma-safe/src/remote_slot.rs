@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sole owner, in this process, of one piece of memory that peers may access. One word, `Send`.
 ///
+/// Made by [`MemoryRegion::into_slots`](crate::MemoryRegion::into_slots) of a region that peers may use.
+///
 /// Because a peer may change it at any time it is never a `&[u8]`: bytes are copied in and out, aligned 8-byte words
 /// are read and written whole. Posting moves it into the queue, its completion gives it back. Peers may go on using the
 /// memory until the last slot of the region is dropped.

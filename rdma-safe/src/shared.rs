@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Read-only registered memory behind an [`Arc`]. Cloning shares it; deregistered and freed with the last clone and
 /// the last [`SharedSlice`] of it.
+///
+/// Made by [`MemoryRegion::into_shared`](crate::MemoryRegion::into_shared).
 #[derive(Clone)]
 pub struct SharedRegion(Arc<MemoryRegion<Local>>);
 
@@ -74,6 +76,8 @@ pub(crate) struct Piece {
 }
 
 /// A range of a [`SharedRegion`], at least 1 byte: source of sends and writes, never written. One word.
+///
+/// Made by [`SharedRegion::slice`](crate::SharedRegion::slice).
 ///
 /// Any number of slices may name the same bytes. Posting moves the slice into the queue, its completion gives it back.
 pub struct SharedSlice(pub(crate) Box<Piece>);

@@ -102,6 +102,8 @@ unsafe impl Sync for SlotHeader {}
 
 /// Sole owner of one piece of registered memory, at least 1 byte. One word, `Send`.
 ///
+/// Made by [`ProtectionDomain::slots`](crate::ProtectionDomain::slots).
+///
 /// Dereferences to its whole capacity. Posting moves it into the queue; its completion gives it back:
 ///
 /// ```compile_fail,E0382

@@ -85,6 +85,8 @@ impl Drop for SrqInner {
 
 /// Names a shared receive queue for making queue pairs on it, from any thread. The queue is destroyed when its handle,
 /// all names and all queue pairs are gone.
+///
+/// From [`SharedReceiveQueue::srq_ref`](crate::SharedReceiveQueue::srq_ref).
 #[derive(Clone)]
 pub struct SrqRef(Arc<SrqInner>);
 
@@ -147,6 +149,9 @@ impl fmt::Debug for SrqRef {
 }
 
 /// A shared receive queue and the right to post to it. `Send`.
+///
+/// Made by [`ProtectionDomain::create_srq`](crate::ProtectionDomain::create_srq) and, for XRC,
+/// [`XrcDomain::create_srq`](crate::XrcDomain::create_srq).
 ///
 /// A slot that a failed queue pair had taken and not completed stays with the queue until that is closed: devices need
 /// not tell.

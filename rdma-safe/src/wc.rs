@@ -196,6 +196,8 @@ impl fmt::Debug for Wc {
 }
 
 /// What a received message carried beside its bytes, and where it came from.
+///
+/// In [`Done::extra`](crate::Done::extra) and [`Completion::extra`](crate::Completion::extra).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Extra {
     /// Immediate data in host order, or the key that the peer invalidated.
@@ -266,6 +268,9 @@ impl Extra {
 }
 
 /// A redeemed completion.
+///
+/// From [`QueuePair::complete`](crate::QueuePair::complete) and
+/// [`SharedReceiveQueue::complete`](crate::SharedReceiveQueue::complete).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done {

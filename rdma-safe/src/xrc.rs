@@ -48,6 +48,8 @@ impl Drop for XrcdInner {
 
 /// What targets and the shared receive queues behind them have in common. Cheap to clone; closed when nothing made in it
 /// is left.
+///
+/// Made by [`XrcDomain::open`](crate::XrcDomain::open) and [`XrcDomain::open_shared`](crate::XrcDomain::open_shared).
 #[derive(Clone)]
 pub struct XrcDomain(pub(crate) Arc<XrcdInner>);
 
@@ -134,6 +136,8 @@ impl fmt::Debug for XrcDomain {
 }
 
 /// The receiving half of an extended reliable connection. It has no queues: nothing is posted to it.
+///
+/// Made by [`XrcDomain::create_target`](crate::XrcDomain::create_target).
 ///
 /// Destroyed when dropped; senders connected to it find no peer then.
 pub struct XrcTarget {

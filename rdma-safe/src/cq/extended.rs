@@ -61,6 +61,8 @@ pub struct ExtendedWc {
 
 /// An extended completion queue (ibv_create_cq_ex(3)) and the right to poll it. `Send`. Queue pairs are made on it, and
 /// their depths booked, as on a classic one.
+///
+/// Made by [`Context::create_cq_ex`](crate::Context::create_cq_ex).
 pub struct ExtendedCq {
     raw: NonNull<ibv_cq_ex>,
     cq: CompletionQueue,
