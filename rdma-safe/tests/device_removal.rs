@@ -5,44 +5,17 @@
 //! still ends in order, and that nothing is left that keeps the device. A destroy that fails with EIO, as on hardware,
 //! is tested with the fake provider. Needs root and iproute2's `rdma`, as the test machine has.
 
-#[path = "support/under_test.rs"]
-mod under_test;
+mod support;
 
 use rdma_safe::*;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use under_test::{open, var};
-
-fn rdma(args: &[&str]) -> Child {
-    let mut c = Command::new("rdma");
-    c.args(args).stdout(Stdio::piped()).spawn().expect("iproute2's `rdma` is installed")
-}
-
-/// Waits for a command within a limit, and returns what it printed.
-fn finish(mut child: Child) -> String {
-    let end = Instant::now() + Duration::from_secs(20);
-    while child.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < end, "`rdma` hangs: something still has the device open");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let out = child.wait_with_output().unwrap();
-    assert!(out.status.success(), "{}", out.status);
-    String::from_utf8(out.stdout).unwrap()
-}
-
-/// The word after `key`.
-fn word_after(text: &str, key: &str) -> Option<String> {
-    let mut words = text.split_whitespace().skip_while(|w| *w != key);
-    words.nth(1).map(str::to_owned)
-}
+use support::links::{SoftDevice, finish};
+use support::under_test::open;
 
 #[test]
 fn letting_go_lets_the_device_go() {
-    let name = var("RDMA_TEST_DEVICE");
+    let device = SoftDevice::under_test();
+    let listed = Device::by_name(&device.name).unwrap();
     let ctx = open();
-    let kind = if ctx.transport().is_iwarp() { "siw" } else { "rxe" };
-    let link = finish(rdma(&["link", "show", &format!("{name}/1")]));
-    let netdev = word_after(&link, "netdev").expect("the device has a netdev");
     let pd = ctx.alloc_pd().unwrap();
     let channel = ctx.completion_channel().unwrap();
     let cq = ctx.create_cq_with(128, &channel).unwrap();
@@ -54,15 +27,13 @@ fn letting_go_lets_the_device_go() {
     let shared = pd.register(vec![7; 4096].into()).unwrap().into_shared();
     let choice = GidChoice::new(&ctx, 1, None).unwrap();
     let extended = ctx.create_cq_ex(16, WcFields::empty(), None).ok();
-    assert_eq!(extended.is_some(), kind == "rxe");
+    assert_eq!(extended.is_some(), device.kind == "rxe");
 
-    let mut removal = rdma(&["link", "del", &name]);
-    let gone = Instant::now() + Duration::from_secs(20);
-    // The name disappears while the command still waits for us.
-    while devices().unwrap().iter().any(|d| d.name() == name) && Instant::now() < gone {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut removal = device.begin_removal();
     assert!(removal.try_wait().unwrap().is_none(), "it waits for the last context");
+    let e = listed.open().unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::NoDevice, "{e}");
+    assert!(e.to_string().contains("the device was removed"), "{e}");
     assert!(qp.close().unwrap().is_empty());
     // Memory is still ours, and comes back.
     region.copy_in(5, b"late").unwrap();
@@ -73,6 +44,5 @@ fn letting_go_lets_the_device_go() {
     drop((choice, extended));
     finish(removal);
 
-    finish(rdma(&["link", "add", &name, "type", kind, "netdev", &netdev]));
-    drop(open().alloc_pd().unwrap());
+    device.add();
 }

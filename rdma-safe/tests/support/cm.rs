@@ -167,6 +167,8 @@ impl Cm {
     fn finish(&self, id: &Id, qp: &mut QueuePair) {
         match self.dial.event().0 {
             rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_RESPONSE => {
+                // Once more: only now the kernel says what the peer may do (before the connect it says nothing).
+                step(id, qp, ibv_qp_state::IBV_QPS_INIT);
                 step(id, qp, ibv_qp_state::IBV_QPS_RTR);
                 step(id, qp, ibv_qp_state::IBV_QPS_RTS);
                 // SAFETY: a live id that got its response.

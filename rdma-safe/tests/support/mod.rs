@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 pub(crate) mod cm;
+pub(crate) mod links;
 pub(crate) mod under_test;
 
 use rdma_safe::{CompletionQueue, Done, PollGroup, QueuePair, Wc};
