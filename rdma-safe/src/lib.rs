@@ -50,6 +50,7 @@
 //! | memory on the stack, or of others | [`QueuePair::scope`]; [`register_foreign`](ProtectionDomain::register_foreign) |
 //! | sleeping, `epoll`, tokio | [`PollGroup::poll_wait`], [`CompletionChannel`] (`AsFd`), feature `tokio`: module `aio` |
 //! | devices that change or go | [`AsyncEvents`], [`GidChoice`] |
+//! | all there is, and on which device it is tested | [`features`] |
 //! | names of C, of `ibverbs`, of `sideway` | [`migrating`] |
 //!
 //! Calls off the message path fail with an [`Error`]: the operation, its errno, the [kind](ErrorKind), and what to do.
@@ -100,6 +101,8 @@ mod event;
 mod fork;
 mod gid;
 mod group;
+#[doc = include_str!("../FEATURES.md")]
+pub mod features {}
 #[doc = include_str!("../HAZARDS.md")]
 pub mod hazards {}
 #[doc = include_str!("../SOUNDNESS.md")]

@@ -609,6 +609,42 @@ fn a_window_outlives_its_queue_pair() {
     assert_eq!(region.deregister().unwrap().len(), 4096, "no window holds it");
 }
 
+/// Borrowed memory at both ends, one after the other: received into an array, and sent from it.
+#[test]
+fn borrowed_memory_is_received_and_sent() {
+    let _one = one_at_a_time();
+    let mut rig = rig();
+    let sent = pattern(4096, 9);
+    let mut memory = vec![0; 4096];
+    let slot = rig.slot(&sent);
+    let Rig { mut a, b, mut cq, pd, .. } = rig;
+    let ((), end) = b
+        .scope(&mut cq, &mut memory, 4096, LIMIT, |scope, mut pieces| {
+            scope.post_recv(pieces.pop().unwrap()).unwrap();
+            a.post_send(slot, 4096, SIG).unwrap();
+            let done = scope.poll(LIMIT).unwrap().expect("it arrives");
+            assert!(done.done.status.is_ok() && done.done.op == Op::Recv, "{done:?}");
+            assert!(done.memory.unwrap()[..] == sent[..]);
+        })
+        .unwrap();
+    assert!(memory == sent, "the bytes are the caller's again");
+    let mut b = end.qp.expect("nothing is left with the device");
+    let strays = end.strays.into_iter().map(|mut wc| a.complete(&mut wc)).filter(Option::is_some);
+    if strays.count() == 0 {
+        assert!(redeem(&mut cq, &mut [&mut a], 1)[0].status.is_ok());
+    }
+    b.post_recv(pd.slots(4096, 1).unwrap().pop().unwrap()).unwrap();
+    let ((), end) = a
+        .scope(&mut cq, &mut memory, 4096, LIMIT, |scope, mut pieces| {
+            scope.post_send(pieces.pop().unwrap(), 4096, SIG).unwrap();
+        })
+        .unwrap();
+    assert!(end.qp.is_some_and(|a| a.in_flight() == (0, 0)), "the scope has waited for the send");
+    let heard = end.strays.into_iter().find_map(|mut wc| b.complete(&mut wc));
+    let heard = heard.unwrap_or_else(|| redeem(&mut cq, &mut [&mut b], 1).remove(0));
+    assert!(heard.status.is_ok() && heard.message() == &sent[..]);
+}
+
 /// Two queue pairs of one side receive from one queue.
 #[test]
 fn a_shared_receive_queue_serves_two_queue_pairs() {
