@@ -613,7 +613,7 @@ fn a_window_outlives_its_queue_pair() {
 #[test]
 fn borrowed_memory_is_received_and_sent() {
     let _one = one_at_a_time();
-    let mut rig = rig();
+    let rig = rig();
     let sent = pattern(4096, 9);
     let mut memory = vec![0; 4096];
     let slot = rig.slot(&sent);
