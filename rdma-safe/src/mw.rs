@@ -10,7 +10,7 @@ use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// How a window is bound (InfiniBand 1.2.1, 10.6.7.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,9 +56,21 @@ impl Handle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Names the one queue pair with whose destruction it is freed, and returns the one before.
-    pub(crate) fn set_on(&self, serial: u64) -> u64 {
-        std::mem::replace(&mut self.state().on, serial)
+    /// Names the one queue pair with whose destruction it is freed.
+    fn set_on(&self, serial: u64) {
+        self.state().on = serial;
+    }
+
+    /// The window is about to be bound on the queue pair `serial`, whose list of windows this is: from here on no other
+    /// one's destruction frees it.
+    pub(crate) fn tie(self: &Arc<Handle>, serial: u64, list: &mut Vec<Weak<Handle>>) {
+        self.set_on(serial);
+        if list.len() == list.capacity() {
+            list.retain(|w| w.strong_count() > 0);
+            list.sort_unstable_by_key(|w| w.as_ptr().addr());
+            list.dedup_by(|a, b| a.ptr_eq(b));
+        }
+        list.push(Arc::downgrade(self));
     }
 
     pub(crate) fn on(&self) -> u64 {
@@ -157,13 +169,14 @@ impl Window {
         self.handle.state().raw.map_or(0, |raw| unsafe { raw.as_ref().rkey })
     }
 
-    /// The bind completed: what was asked for holds now.
+    /// The bind completed: what was asked for holds now. Nothing pending: the right was taken back.
     pub(crate) fn settle_bind(&mut self) {
-        let Some(mut binding) = self.pending.take() else { return };
-        match self.kind {
+        let mut binding = self.pending.take();
+        match (self.kind, &mut binding) {
+            (_, None) => {}
             // The provider has put the new key into the window.
-            WindowKind::Type1 => binding.range.rkey = self.rkey(),
-            WindowKind::Type2 => {
+            (WindowKind::Type1, Some(binding)) => binding.range.rkey = self.rkey(),
+            (WindowKind::Type2, Some(binding)) => {
                 let state = self.handle.state();
                 if let Some(mut raw) = state.raw {
                     // SAFETY: alive while the state is locked; ibv_bind_mw(3) leaves this to the caller.
@@ -171,7 +184,15 @@ impl Window {
                 }
             }
         }
-        *self.bound = Some(binding);
+        *self.bound = binding;
+    }
+
+    /// The bind that was staged is not posted: the device knows nothing of it.
+    pub(crate) fn unstage(&mut self) {
+        *self.pending = None;
+        if self.bound.is_none() {
+            self.handle.set_on(0);
+        }
     }
 
     /// The invalidation completed: nobody has a right any more.

@@ -71,6 +71,12 @@ pub(crate) fn serial_and_more(id: u64) -> u64 {
     id >> INDEX_BITS
 }
 
+/// The entry of an id: for the sends of one queue, numbers below its depth.
+#[cfg(feature = "tokio")]
+pub(crate) fn place_of(id: u64) -> usize {
+    (id & INDEX_MASK) as usize
+}
+
 struct Entry {
     id: u64,
     payload: Option<Payload>,
@@ -301,6 +307,12 @@ impl InFlight {
         Some(payload)
     }
 
+    /// The [`place_of`] the latest send.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn latest_send(&self) -> usize {
+        self.send_next.checked_sub(1).unwrap_or(self.send_depth.saturating_sub(1)) as usize
+    }
+
     /// Unsignalled sends that nothing has finished yet.
     pub(crate) fn unsignalled(&self) -> u32 {
         self.unsignalled
@@ -358,13 +370,19 @@ impl InFlight {
     fn take_back(&mut self, index: u32) -> Option<Payload> {
         let e = self.entries.get_mut(index as usize).filter(|e| e.in_flight())?;
         let payload = e.vacate();
-        if let Some(m) = self.marks.get_mut(index as usize)
-            && std::mem::replace(m, (Mark::Signalled, Op::Send)).0 == Mark::Unsignalled
-        {
+        let mark = self.marks.get_mut(index as usize);
+        let was = mark.map(|m| std::mem::replace(m, (Mark::Signalled, Op::Send)));
+        if was.is_some_and(|(mark, _)| mark == Mark::Unsignalled) {
             self.unsignalled = self.unsignalled.wrapping_sub(1);
             self.lazy = self.lazy.wrapping_sub(1);
         }
-        payload.and_then(Payload::settle)
+        let mut payload = payload.and_then(Payload::settle)?;
+        if was.is_some_and(|(_, op)| op == Op::Bind)
+            && let Some(window) = payload.window()
+        {
+            window.unstage();
+        }
+        Some(payload)
     }
 
     /// How many entries before `index` can hold older posts; behind those lie newer ones, if the queue is full.

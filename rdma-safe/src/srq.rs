@@ -5,7 +5,9 @@ use crate::cq::CqInner;
 use crate::error::{Error, ErrorKind, Result, errno_of};
 use crate::payload::Payload;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::post::{BatchError, PostError, Why, received, settle};
+use crate::post::{
+    BatchError, CHUNK, End, PostError, Staging, Why, chunk_failed, received, settle,
+};
 use crate::qp_attr::QpKind;
 use crate::qp_create::next_serial;
 use crate::ring::{DEPTH_MAX, InFlight};
@@ -17,9 +19,6 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Receives handed to the device at once.
-const CHUNK: usize = 16;
 
 struct SrqInner {
     raw: NonNull<ibv_srq>,
@@ -357,18 +356,19 @@ impl SharedReceiveQueue {
         loop {
             let mut sges = [ibv_sge::default(); CHUNK];
             let mut wrs = [ibv_recv_wr::default(); CHUNK];
-            let (mut n, mut end) = (0, None);
+            let mut end: End = None;
+            let mut chunk = Staging::new(self, Self::unstage_recvs);
             for (wr, sge) in wrs.iter_mut().zip(&mut sges) {
                 let Some(slot) = slots.next() else {
                     end = Some(Ok(()));
                     break;
                 };
                 let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
-                match self.put(slot) {
+                match chunk.queue.put(slot) {
                     Ok(wr_id) => {
                         *sge = ibv_sge { addr, length, lkey };
                         *wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sge, num_sge: 1 };
-                        n += 1;
+                        chunk.push(wr_id);
                     }
                     Err(e) => {
                         end = Some(Err(e));
@@ -376,8 +376,10 @@ impl SharedReceiveQueue {
                     }
                 }
             }
-            self.ring(wrs.get_mut(..n).unwrap_or_default())
-                .map_err(|e| BatchError { posted: posted + e.posted, ..e })?;
+            let n = chunk.done();
+            if let Err(e) = self.ring(wrs.get_mut(..n).unwrap_or_default()) {
+                return Err(chunk_failed(posted, e, end));
+            }
             posted += n;
             match end {
                 None => {}
@@ -385,6 +387,10 @@ impl SharedReceiveQueue {
                 Some(Err(error)) => return Err(BatchError { posted, error, unseen: Vec::new() }),
             }
         }
+    }
+
+    fn unstage_recvs(&mut self, ids: &[u64]) {
+        drop(self.flight.unput_recvs(ids.iter().copied()));
     }
 
     fn ring(&mut self, wrs: &mut [ibv_recv_wr]) -> std::result::Result<(), BatchError> {

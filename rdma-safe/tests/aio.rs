@@ -386,6 +386,38 @@ fn requests_outlive_their_futures() {
     });
 }
 
+/// Soft iWARP completes reads after what was posted behind them. Everybody gets their own all the same.
+#[test]
+fn completions_out_of_order_reach_who_waits_for_them() {
+    in_both(|| async {
+        let r = rig();
+        r.fake.state().faults.late_reads = true;
+        let (region, sink) = remote_memory(&r.pd);
+        let mut slot = r.pd.slots(64, 1).unwrap().remove(0);
+        slot[0] = 9;
+        let post = async |request| r.a.room().await.unwrap().post(request).unwrap();
+        let mut read = post(Request::read(sink, 8, region.remote().slice(8, 8).unwrap())).await;
+        let mut write = post(Request::write(slot, 1, region.remote())).await;
+        soon("send", r.a.send(b"later")).await.unwrap();
+        r.fake.progress();
+        soon("flush", r.a.flush()).await.unwrap();
+        let wrote = soon("write", write.done()).await.unwrap();
+        assert_eq!((wrote.op, wrote.slot.as_ref().unwrap()[0]), (Op::Write, 9));
+        let done = soon("read", read.done()).await.unwrap();
+        assert_eq!(done.op, Op::Read);
+        let Some(PayloadKind::Remote(sink)) = done.into_payload().map(Payload::into_kind) else {
+            panic!("the sink comes back");
+        };
+        let mut got = [0; 8];
+        sink.copy_out(0, &mut got).unwrap();
+        assert_eq!(got, [7; 8]);
+        assert_eq!(&soon("message", r.b.receive()).await.unwrap()[..], b"later");
+        assert!(r.a.take_abandoned().is_empty());
+        drop((sink, region, read, write, wrote.slot));
+        r.ends_well().await;
+    });
+}
+
 #[test]
 fn a_refused_request_comes_back() {
     in_both(|| async {

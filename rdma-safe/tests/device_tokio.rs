@@ -5,7 +5,7 @@ mod cancel;
 mod support;
 
 use cancel::{at_most, at_most_woken, in_both, next, soon};
-use rdma_safe::aio::{AsyncPollGroup, DeviceEvents};
+use rdma_safe::aio::{AsyncConfig, AsyncPollGroup, AsyncQueuePair, DeviceEvents};
 use rdma_safe::*;
 use std::process::Command;
 use std::time::Duration;
@@ -61,6 +61,37 @@ fn a_group_plays_ping_pong() {
             group.group_mut().post_inline(done.key, &at.to_le_bytes(), SendFlags::empty()).unwrap();
         }
         assert_eq!((group.group().stale(), group.group().parked()), (0, 0));
+    });
+}
+
+/// On soft iWARP reads complete after what was posted behind them: whoever waits gets their own.
+#[test]
+fn a_read_and_messages_do_not_mix_up() {
+    const SIZE: usize = 32 << 10;
+    in_both(|| async {
+        let pd = open().alloc_pd().unwrap();
+        let [a, b] = [0, 1].map(|_| AsyncQueuePair::new(&pd, &AsyncConfig::default()).unwrap());
+        let cm = Cm::new(address());
+        let _link = a.with_qp(|a| b.with_qp(|b| cm.connect(a, b, |_, _| {})).unwrap()).unwrap();
+        for queue in [&a, &b] {
+            queue.post_receives().unwrap();
+        }
+        soon("hello", a.send(b"hello")).await.unwrap();
+        assert_eq!(&soon("hello", b.receive()).await.unwrap()[..], b"hello");
+        let region = |access| pd.register_remote(vec![7; SIZE].into(), access).unwrap();
+        let source = region(RemoteAccess::ReadWrite);
+        for round in 0..50u32 {
+            let sink = region(RemoteAccess::ReadSink).into_slots(SIZE, 1).unwrap().remove(0);
+            let room = a.room().await.unwrap();
+            let mut read = room.post(Request::read(sink, SIZE, source.remote())).unwrap();
+            soon("send", a.send(&round.to_le_bytes())).await.unwrap();
+            let done = soon("the read", read.done()).await.unwrap();
+            assert!(done.status.is_ok() && done.op == Op::Read, "{done:?}");
+            assert!(matches!(done.payload.map(Payload::into_kind), Some(PayloadKind::Remote(_))));
+            assert_eq!(soon("message", b.receive()).await.unwrap()[..], round.to_le_bytes());
+        }
+        soon("flush", a.flush()).await.unwrap();
+        assert!(a.take_abandoned().is_empty());
     });
 }
 

@@ -14,6 +14,7 @@ use crate::payload::Payload;
 use crate::post::{PostError, Request, Why};
 use crate::qp::QueuePair;
 use crate::qp_attr::{QpState, SendFlags};
+use crate::ring::place_of;
 use crate::slot::Slot;
 use crate::wc::{Done, Op, Wc, WcStatus};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +26,8 @@ const BATCH: usize = 16;
 /// What comes out of a destruction, when it is over.
 pub(super) type Ashes = Arc<Mutex<Option<Result<Vec<Payload>>>>>;
 
-/// What a send queue entry is. All are signalled and of one queue, so they complete in the order of their posts.
+/// What a send queue entry is. On soft iWARP reads complete after what was posted later, so an entry is known by its
+/// place and not by its turn.
 enum Posted {
     /// A message.
     Message,
@@ -67,8 +69,8 @@ pub(super) struct State {
     pub(super) spare: Vec<Slot>,
     /// Messages nobody has taken yet.
     inbox: VecDeque<Received>,
-    /// What is in the send queue, the oldest first.
-    posted: VecDeque<Posted>,
+    /// What is in the send queue, by place.
+    posted: Vec<Option<Posted>>,
     /// Messages and probes among these.
     pub(super) unfinished: usize,
     /// Requests that may still be posted.
@@ -103,7 +105,7 @@ impl State {
             free,
             inbox: VecDeque::with_capacity(spare.len()),
             spare,
-            posted: VecDeque::new(),
+            posted: Vec::new(),
             unfinished: 0,
             room,
             requests: BTreeMap::new(),
@@ -147,8 +149,9 @@ impl State {
             for wc in wcs.iter_mut().take(n) {
                 // Of a queue pair that is being closed: its slots come back from that.
                 let Life::Open(qp) = &mut self.life else { continue };
+                let place = place_of(wc.0.wr_id);
                 if let Some(done) = qp.complete(wc) {
-                    self.take_in(done);
+                    self.take_in(done, place);
                     moved = true;
                 }
             }
@@ -170,7 +173,7 @@ impl State {
         self.drive(false)
     }
 
-    fn take_in(&mut self, done: Done) {
+    fn take_in(&mut self, done: Done, place: usize) {
         if !done.status.is_ok() {
             self.fail(QueueError::Failed {
                 op: done.op,
@@ -191,7 +194,7 @@ impl State {
             }
             return;
         }
-        match self.posted.pop_front() {
+        match self.posted.get_mut(place).and_then(Option::take) {
             Some(Posted::Request(id)) => {
                 self.room += 1;
                 match self.requests.get_mut(&id) {
@@ -202,10 +205,12 @@ impl State {
                     }
                 }
             }
-            _ => {
+            Some(Posted::Message | Posted::Probe) => {
                 self.unfinished = self.unfinished.saturating_sub(1);
                 self.free.extend(done.slot);
             }
+            // Posted by hand, past this.
+            None => self.abandoned.extend(done.into_payload()),
         }
     }
 
@@ -260,7 +265,19 @@ impl State {
 
     fn posted_own(&mut self, what: Posted) {
         self.unfinished += 1;
-        self.posted.push_back(what);
+        self.note_posted(what);
+    }
+
+    /// What the latest send is.
+    fn note_posted(&mut self, what: Posted) {
+        let Life::Open(qp) = &self.life else { return };
+        let place = qp.flight.latest_send();
+        if place >= self.posted.len() {
+            self.posted.resize_with(place + 1, || None);
+        }
+        if let Some(entry) = self.posted.get_mut(place) {
+            *entry = Some(what);
+        }
     }
 
     /// Room for a request, taken.
@@ -287,7 +304,7 @@ impl State {
             let why = error.why;
             if matches!(why, Why::Device(_)) {
                 // The queue pair keeps it, and it may complete; its room is gone with the queue pair.
-                self.posted.push_back(Posted::Request(id));
+                self.note_posted(Posted::Request(id));
                 self.next_request += 1;
                 self.fail(QueueError::Refused(why));
             } else {
@@ -297,7 +314,7 @@ impl State {
             return Err(RequestError { why, payload: error.into_payload() });
         }
         self.next_request += 1;
-        self.posted.push_back(Posted::Request(id));
+        self.note_posted(Posted::Request(id));
         self.requests.insert(id, Outcome::Waiting);
         Ok(id)
     }
@@ -325,7 +342,7 @@ impl State {
     /// An empty write, unless one is under way.
     pub(super) fn probe(&mut self) -> std::result::Result<(), QueueError> {
         // There is one entry for it.
-        let under_way = self.posted.iter().any(|posted| matches!(posted, Posted::Probe));
+        let under_way = self.posted.iter().flatten().any(|posted| matches!(posted, Posted::Probe));
         let qp = self.qp()?;
         if under_way {
             return Ok(());

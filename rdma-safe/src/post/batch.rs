@@ -3,15 +3,13 @@
 use super::error::{BatchError, PostError, Why};
 use super::other::Staged;
 use super::request::Request;
+use super::staging::{CHUNK, End, Staging, chunk_failed};
 use crate::can::CAN_RECV;
 use crate::payload::Payload;
 use crate::qp::QueuePair;
 use crate::slot::{Slot, Wire};
 use rdma_sys::*;
 use std::ptr::null_mut;
-
-/// Requests handed to the device at once.
-const CHUNK: usize = 16;
 
 impl QueuePair {
     /// Posts requests in order, with one doorbell for up to 16 of them, and returns how many. Allocates nothing.
@@ -21,7 +19,8 @@ impl QueuePair {
     /// # Errors
     /// [`BatchError`]: requests before the one refused were posted. When the device fails half way the queue pair keeps
     /// what the device may have, has failed, and gives back what it never saw. A device that reports success and a
-    /// failed request at once (siw) has failed.
+    /// failed request at once (siw) has failed. When the iterator panics, up to 15 requests it had given before are
+    /// dropped unposted.
     pub fn post_batch<'a>(
         &mut self,
         requests: impl IntoIterator<Item = Request<'a>>,
@@ -31,14 +30,15 @@ impl QueuePair {
         loop {
             let mut sges = [ibv_sge::default(); CHUNK];
             let mut wrs = [ibv_send_wr::default(); CHUNK];
-            let (mut n, mut end, mut bind) = (0, None, None);
+            let (mut end, mut bind): (End, _) = (None, None);
+            let mut chunk = Staging::new(self, QueuePair::unstage_sends);
             for (wr, sge) in wrs.iter_mut().zip(&mut sges) {
                 let Some(request) = requests.next() else {
                     end = Some(Ok(()));
                     break;
                 };
-                match self.stage(request, sge, wr) {
-                    Ok(Staged::Listed) => n += 1,
+                match chunk.queue.stage(request, sge, wr) {
+                    Ok(Staged::Listed) => chunk.push(wr.wr_id),
                     Ok(Staged::Bind(mw, b, region)) => {
                         bind = Some((mw, b, region));
                         break;
@@ -49,8 +49,10 @@ impl QueuePair {
                     }
                 }
             }
-            self.ring_sends(wrs.get_mut(..n).unwrap_or_default(), bind.is_some())
-                .map_err(|e| BatchError { posted: posted + e.posted, ..e })?;
+            let n = chunk.done();
+            if let Err(e) = self.ring_sends(wrs.get_mut(..n).unwrap_or_default(), bind.is_some()) {
+                return Err(chunk_failed(posted, e, end));
+            }
             posted += n;
             if let Some((mw, mut b, _region)) = bind {
                 // SAFETY: as in `post`.
@@ -68,6 +70,14 @@ impl QueuePair {
                 Some(Err(error)) => return Err(BatchError { posted, error, unseen: Vec::new() }),
             }
         }
+    }
+
+    fn unstage_sends(&mut self, ids: &[u64]) {
+        drop(self.flight.unput_sends(ids.len()));
+    }
+
+    fn unstage_recvs(&mut self, ids: &[u64]) {
+        drop(self.flight.unput_recvs(ids.iter().copied()));
     }
 
     /// Posts a chunk that is staged; with `more`, one more request is staged behind it.
@@ -118,18 +128,19 @@ impl QueuePair {
         loop {
             let mut sges = [ibv_sge::default(); CHUNK];
             let mut wrs = [ibv_recv_wr::default(); CHUNK];
-            let (mut n, mut end) = (0, None);
+            let mut end: End = None;
+            let mut chunk = Staging::new(self, Self::unstage_recvs);
             for (wr, sge) in wrs.iter_mut().zip(&mut sges) {
                 let Some(slot) = slots.next() else {
                     end = Some(Ok(()));
                     break;
                 };
                 let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
-                match self.put_recv(slot) {
+                match chunk.queue.put_recv(slot) {
                     Ok(wr_id) => {
                         *sge = ibv_sge { addr, length, lkey };
                         *wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sge, num_sge: 1 };
-                        n += 1;
+                        chunk.push(wr_id);
                     }
                     Err(e) => {
                         end = Some(Err(e));
@@ -137,8 +148,10 @@ impl QueuePair {
                     }
                 }
             }
-            self.ring_recvs(wrs.get_mut(..n).unwrap_or_default())
-                .map_err(|e| BatchError { posted: posted + e.posted, ..e })?;
+            let n = chunk.done();
+            if let Err(e) = self.ring_recvs(wrs.get_mut(..n).unwrap_or_default()) {
+                return Err(chunk_failed(posted, e, end));
+            }
             posted += n;
             match end {
                 None => {}

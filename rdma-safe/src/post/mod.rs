@@ -10,12 +10,14 @@ mod other;
 mod raw;
 mod redeem;
 mod request;
+mod staging;
 
 pub use error::{BatchError, PostError, Why};
 pub use foreign::ForeignSlice;
 pub use raw::{RawRequest, RawSge, RawVerb};
 pub(crate) use redeem::{received, settle, wc_word};
 pub use request::Request;
+pub(crate) use staging::{CHUNK, End, Staging, chunk_failed};
 
 use crate::can::{CAN_RECV, CAN_SEND, CAN_WRITE};
 use crate::error::errno_of;

@@ -153,15 +153,12 @@ impl QueuePair {
             _ => (request.flags & super::PASSED).bits() | SIGNALED,
         };
         write_operands(&request, wr);
-        let (mut staged, mut was_on) = (Staged::Listed, 0);
+        let mut staged = Staged::Listed;
         if let Some(window) = request.payload.as_mut().and_then(Payload::window) {
             match request.bind.take() {
                 Some(bind) => {
                     if window.kind == WindowKind::Type2 {
-                        // From here on no other queue pair's destruction frees it.
-                        was_on = window.handle.set_on(self.serial());
-                        self.windows.retain(|w| w.strong_count() > 0);
-                        self.windows.push(Arc::downgrade(&window.handle));
+                        window.handle.tie(self.serial(), &mut self.windows);
                     }
                     staged = stage_bind(window, &bind, request.len, wr);
                 }
@@ -179,9 +176,10 @@ impl QueuePair {
                 }
             }
             Err(mut payload) => {
-                if let Some(window) = payload.as_mut().and_then(Payload::window) {
-                    *window.pending = None;
-                    window.handle.set_on(was_on);
+                if request.op == Op::Bind
+                    && let Some(window) = payload.as_mut().and_then(Payload::window)
+                {
+                    window.unstage();
                 }
                 return Err(PostError::of(Why::Full, payload));
             }

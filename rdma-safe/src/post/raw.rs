@@ -6,7 +6,7 @@ use crate::can::*;
 use crate::caps::Caps;
 use crate::payload::{Payload, TOKEN_MAX};
 use crate::qp::QueuePair;
-use crate::qp_attr::SendFlags;
+use crate::qp_attr::{QpKind, SendFlags};
 use crate::remote::RemoteRange;
 use crate::wc::Op;
 use rdma_sys::*;
@@ -78,12 +78,12 @@ impl QueuePair {
     /// Posts a request over memory that the caller vouches for. Its completion gives `token` back, as
     /// [`PayloadKind::Token`](crate::PayloadKind::Token).
     ///
-    /// Everything but the memory is checked as by [`post`](Self::post), unless all pieces together are small: the
-    /// caller keeps siw's rule that everything of up to 32 bytes goes inline by itself only here, where it is done for
-    /// it.
+    /// Everything but the memory is checked as by [`post`](Self::post), and up to 32 bytes go inline by themselves as
+    /// there. Without pieces a send or write is empty.
     ///
     /// # Errors
-    /// As [`post`](Self::post); [`Why::WrongRequest`] for a token of 2^61 or more.
+    /// As [`post`](Self::post); [`Why::Empty`] for a piece of 0 bytes; [`Why::WrongRequest`] for a token of 2^61 or more,
+    /// and for immediate data over XRC, which needs the name of a queue ([`Request::to_srq`](crate::Request::to_srq)).
     ///
     /// # Safety
     /// Each piece is registered under its key in this queue pair's protection domain, and stays so; unless the request
@@ -174,6 +174,10 @@ impl QueuePair {
         let plain = matches!(op, Op::Send | Op::Write);
         let inline = request.flags.contains(SendFlags::INLINE);
         if token >= TOKEN_MAX || ((inline || request.imm.is_some()) && !plain) {
+            return Err(Why::WrongRequest);
+        }
+        // What takes a receive over XRC has to name the queue it is in; `Request::to_srq` does.
+        if request.imm.is_some() && self.config().kind == QpKind::XrcSend {
             return Err(Why::WrongRequest);
         }
         if request.imm.is_some() && !self.context().caps().contains(Caps::IMM) {

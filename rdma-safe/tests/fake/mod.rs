@@ -60,6 +60,8 @@ pub(crate) struct Faults {
     pub(crate) list_fails_at: Option<usize>,
     /// And the call returns 0 all the same (siw).
     pub(crate) list_lies: bool,
+    /// Reads complete after what was posted behind them, as long as there is something (siw).
+    pub(crate) late_reads: bool,
     /// `destroy_srq` fails with this errno and the queue stays.
     pub(crate) destroy_srq_fails: i32,
     /// Every set-up and tear-down call fails with this errno (EIO: the device was removed).

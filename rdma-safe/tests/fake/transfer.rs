@@ -184,7 +184,12 @@ impl State {
     pub(super) fn step(&mut self, n: u32) -> Option<()> {
         use ibv_wr_opcode as o;
         let q = self.qps.get(&n).filter(|q| !q.failed)?;
-        let (peer, send) = (q.peer?, *q.sends.front()?);
+        let is_read = |r: &Request| r.opcode == o::IBV_WR_RDMA_READ;
+        let at = match self.faults.late_reads {
+            true => q.sends.iter().position(|r| !is_read(r)).unwrap_or(0),
+            false => 0,
+        };
+        let (peer, send) = (q.peer?, *q.sends.get(at)?);
         self.qps.get(&peer).filter(|p| !p.failed)?;
         let takes_recv = [
             o::IBV_WR_SEND,
@@ -198,7 +203,7 @@ impl State {
             self.takes_aim_off(peer);
             return None;
         }
-        self.qps.get_mut(&n)?.sends.pop_front();
+        self.qps.get_mut(&n)?.sends.remove(at);
         let status = match send.opcode {
             _ if lost => REMOTE_INVALID,
             o::IBV_WR_RDMA_READ => self.read(&send),
