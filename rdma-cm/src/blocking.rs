@@ -34,9 +34,10 @@ use rdma_safe::{
 };
 
 use crate::channel::{self, EventChannel};
+use crate::connector::removed;
 use crate::error::{ConnectError, Error, Result};
 use crate::event::Event;
-use crate::id::{Acceptor, ConnectRequest, Established, Id, IdKey, Initiator, Listener};
+use crate::id::{Acceptor, ConnectRequest, Connected, Established, Id, IdKey, Initiator, Listener};
 use crate::interfaces;
 use crate::interrupt::CancelToken;
 use crate::params::ConnParams;
@@ -96,6 +97,8 @@ struct Line {
     limit: Duration,
     /// Nothing has been received yet, on a device whose peers may have to be nudged.
     unheard: bool,
+    /// The peer has gone, or something has failed.
+    over: bool,
 }
 
 impl Line {
@@ -108,7 +111,7 @@ impl Line {
         let (incoming, outgoing) = (slot()?, Some(slot()?));
         let unheard = context.caps().contains(Caps::NUDGE_AFTER_ACCEPT);
         let received = Some((incoming, 0));
-        Ok(Self { qp, cq, received, outgoing, limit: config.limit, unheard })
+        Ok(Self { qp, cq, received, outgoing, limit: config.limit, unheard, over: false })
     }
 
     /// Posts the receive for the peer's next message.
@@ -123,6 +126,9 @@ impl Line {
 
     fn send(&mut self, message: &[u8], channel: &mut EventChannel, id: IdKey) -> Result<()> {
         const OP: &str = "send";
+        if self.over {
+            return Err(Error::Disconnected);
+        }
         let deadline = channel::deadline(self.limit);
         while self.outgoing.is_none() {
             self.wait(channel, id, deadline, GLANCE)?;
@@ -159,7 +165,20 @@ impl Line {
         Ok(slot.get(..*len).unwrap_or_default())
     }
 
-    /// Takes what has completed within `glance`.
+    /// Waits until what was sent has completed, then ends the connection.
+    fn close(mut self, channel: &mut EventChannel, connection: &impl Connected) -> Result<()> {
+        let deadline = channel::deadline(self.limit);
+        while self.outgoing.is_none() {
+            self.wait(channel, connection.key(), deadline, GLANCE)?;
+        }
+        match channel.disconnect(connection) {
+            // There is none any more.
+            Err(error) if error.errno() == Some(libc::EINVAL) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Takes what has completed within `glance`, or takes note of the end.
     fn wait(
         &mut self,
         channel: &mut EventChannel,
@@ -168,27 +187,21 @@ impl Line {
         glance: Duration,
     ) -> Result<()> {
         const OP: &str = "waiting for a message";
-        let mut wc = [Wc::empty()];
-        if self.cq.poll_wait(&mut wc, glance)? > 0 {
-            let Some(done) = self.qp.complete(&mut wc[0]) else { return Ok(()) };
-            if !done.status.is_ok() {
-                return Err(failed(done.op, done.status));
-            }
-            match (done.op, done.slot) {
-                (Op::Recv, Some(slot)) => {
-                    self.received = Some((slot, done.byte_len));
-                    self.unheard = false;
-                }
-                (_, Some(slot)) => self.outgoing = Some(slot),
-                (_, None) => {}
-            }
+        if self.redeem(if self.over { Duration::ZERO } else { glance })? {
             return Ok(());
         }
+        if self.over {
+            return Err(Error::Disconnected);
+        }
         match channel.event_of(id, Instant::now())? {
-            Some(Event::Disconnected { .. }) => return Err(Error::Disconnected),
+            Some(Event::Disconnected { .. }) => {
+                // What arrived before the end is still to be taken.
+                self.over = true;
+                return Ok(());
+            }
             Some(Event::DeviceRemoval { .. }) => {
-                return Err(Error::errno_of(OP, libc::ENODEV)
-                    .hint_for(&[libc::ENODEV], "the device was removed"));
+                self.over = true;
+                return Err(removed(OP));
             }
             _ => {}
         }
@@ -196,6 +209,28 @@ impl Line {
             return Err(Error::Timeout { op: OP, limit: self.limit });
         }
         Ok(())
+    }
+
+    /// Takes one completion, if one comes within `glance`.
+    fn redeem(&mut self, glance: Duration) -> Result<bool> {
+        let mut wc = [Wc::empty()];
+        if self.cq.poll_wait(&mut wc, glance)? == 0 {
+            return Ok(false);
+        }
+        let Some(done) = self.qp.complete(&mut wc[0]) else { return Ok(true) };
+        if !done.status.is_ok() {
+            self.over = true;
+            return Err(failed(done.op, done.status));
+        }
+        match (done.op, done.slot) {
+            (Op::Recv, Some(slot)) => {
+                self.received = Some((slot, done.byte_len));
+                self.unheard = false;
+            }
+            (_, Some(slot)) => self.outgoing = Some(slot),
+            (_, None) => {}
+        }
+        Ok(true)
     }
 }
 
@@ -235,19 +270,34 @@ pub struct Caller {
 
 impl Caller {
     /// Connects to the first address that answers. A name is looked up as the host does it, which may take as long as the
-    /// host's resolver takes; everything else ends within [`Config::limit`].
+    /// host's resolver takes; everything else ends within [`Config::limit`], of which each address gets an equal share of
+    /// what is left. After [`ConnectError::PortInUse`] an address is tried once more.
     ///
     /// # Errors
-    /// See [`ConnectError`]: of the last address that was tried. [`Error::Os`] within it when the name leads nowhere.
+    /// See [`ConnectError`]: of the last address that was tried. [`Error::Lookup`] within it when the name leads nowhere.
     pub fn dial(to: impl ToSocketAddrs, config: &Config) -> Result<Self, ConnectError> {
         let deadline = channel::deadline(config.limit);
-        let addresses = to.to_socket_addrs().map_err(lookup_failed)?;
+        let addresses: Vec<SocketAddr> = to.to_socket_addrs().map_err(lookup_failed)?.collect();
         let mut refused = None;
-        for address in addresses {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match Self::dial_one(address, config, left) {
+        for (number, address) in addresses.iter().enumerate() {
+            let left = match number {
+                0 => config.limit,
+                _ => deadline.saturating_duration_since(Instant::now()),
+            };
+            // An address that keeps silent must leave something to the others.
+            let share = left / u32::try_from(addresses.len() - number).unwrap_or(u32::MAX);
+            let end = channel::deadline(share);
+            let mut dialled = Self::dial_one(*address, config, share);
+            if let Err(ConnectError::PortInUse { .. }) = dialled {
+                let left = end.saturating_duration_since(Instant::now());
+                dialled = Self::dial_one(*address, config, left);
+            }
+            match dialled {
                 Ok(caller) => return Ok(caller),
                 Err(ConnectError::Cancelled) => return Err(ConnectError::Cancelled),
+                Err(ConnectError::Timeout { .. }) => {
+                    refused = Some(ConnectError::Timeout { limit: share });
+                }
                 Err(error) => refused = Some(error),
             }
         }
@@ -278,6 +328,15 @@ impl Caller {
         let id = self.connection.key();
         self.line.send(message, &mut self.channel, id)?;
         self.line.receive(&mut self.channel, id, true)
+    }
+
+    /// Ends the connection.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when the last message does not get away; [`Error::Disconnected`] when the peer went before it had it;
+    /// [`Error::Completion`], [`Error::Cancelled`].
+    pub fn close(mut self) -> Result<()> {
+        self.line.close(&mut self.channel, &self.connection)
     }
 
     /// The connection, for its private data.
@@ -332,7 +391,6 @@ impl Server {
         match self.channel.wait_request(&self.listener, self.config.limit) {
             Ok(Some(request)) => self.take_in(request).map(Some),
             Ok(None) => Ok(None),
-            Err(Error::Cancelled { .. }) => Err(ConnectError::Cancelled),
             Err(error) => Err(error.into()),
         }
     }
@@ -389,7 +447,8 @@ impl Session {
         }
     }
 
-    /// Answers the last message.
+    /// Answers the last message. It has been handed to the device when this returns, and not sent yet: a session that is
+    /// dropped now takes it along. [`close`](Self::close) it, or wait in [`recv`](Self::recv) until the caller has gone.
     ///
     /// # Errors
     /// [`Error::State`] when there is none to answer; else as [`Caller::call`].
@@ -414,6 +473,15 @@ impl Session {
             count += 1;
         }
         Ok(count)
+    }
+
+    /// Waits until the last answer has arrived (on iWARP: has been taken by TCP), then ends the connection. Better let the
+    /// caller go first: on iWARP what it sends meanwhile may destroy what is on its way to it.
+    ///
+    /// # Errors
+    /// As [`Caller::close`].
+    pub fn close(mut self) -> Result<()> {
+        self.line.close(&mut self.channel, &self.connection)
     }
 
     /// What the caller sent along with its request ([`Config::params`]); padded on InfiniBand and RoCE.

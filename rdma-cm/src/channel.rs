@@ -1,9 +1,9 @@
 //! The event channel, which owns every id on it.
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs::OpenOptions;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -322,6 +322,8 @@ impl EventChannel {
         entry.phase = match copied.kind {
             cm_event::RDMA_CM_EVENT_ADDR_RESOLVED => Phase::AddrResolved,
             cm_event::RDMA_CM_EVENT_ROUTE_RESOLVED => Phase::Routed,
+            // So does the kernel (cma_query_handler): the route can be asked for again.
+            cm_event::RDMA_CM_EVENT_ROUTE_ERROR => Phase::AddrResolved,
             // InfiniBand and RoCE: the initiator's DREQ may overtake its RTU. What has ended stays so.
             cm_event::RDMA_CM_EVENT_ESTABLISHED if entry.phase != Phase::Ended => {
                 Phase::Established
@@ -466,7 +468,8 @@ impl EventChannel {
         Ok((entry, device))
     }
 
-    /// Takes an id out, with the events that have been read for it.
+    /// Takes an id out, with the events that have been read for it; of a listener its requests, too, because nobody waits
+    /// for them any more.
     pub(crate) fn remove(&mut self, key: IdKey) -> Option<(Entry, VecDeque<Event>)> {
         if key.channel != self.serial {
             return None;
@@ -484,7 +487,7 @@ impl EventChannel {
         let (events, others) = self
             .pending
             .drain(..)
-            .partition(|event: &Event| event.id() == key && !is_request(event));
+            .partition(|event: &Event| event.listener().unwrap_or(event.id()) == key);
         self.pending = others;
         Some((entry, events))
     }
@@ -510,7 +513,8 @@ impl EventChannel {
         }
     }
 
-    /// Destroys an id: ends its connection, stops its listening, rejects its request.
+    /// Destroys an id: ends its connection, stops its listening, rejects its request. Of a listener the requests are
+    /// rejected that have not been handed out.
     ///
     /// Before destroying a connection that still carries something, disconnect it and drain its queue pair.
     pub fn destroy(&mut self, id: impl Id) {
@@ -697,17 +701,25 @@ impl Drop for RawChannel {
     }
 }
 
-/// rdma_create_event_channel fails with ENODEV or ENOENT without a connection manager.
+/// rdma_create_event_channel fails with ENODEV or ENOENT without a connection manager. With a file that may not be opened it
+/// looks for another one and may tell how that ended, so the file is asked.
 fn open_error(errno: i32) -> Error {
+    const OP: &str = "rdma_create_event_channel";
     const FILE: &str = "/dev/infiniband/rdma_cm";
-    match errno {
-        libc::EMFILE | libc::ENFILE | libc::ENOMEM => {
-            Error::errno_of("rdma_create_event_channel", errno)
+    if matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM) {
+        return Error::errno_of(OP, errno);
+    }
+    let asked = OpenOptions::new().read(true).write(true).open(FILE);
+    let denied = asked.as_ref().err().and_then(|e| e.raw_os_error());
+    match denied {
+        Some(errno @ (libc::EACCES | libc::EPERM)) => {
+            Error::errno_of(OP, errno).about(FILE).hint_for(
+                &[errno],
+                "this user may not open it: join the group that owns it, or give it mode 0666 by a udev rule, as Debian does",
+            )
         }
-        libc::EACCES | libc::EPERM => Error::errno_of("rdma_create_event_channel", errno)
-            .about(FILE)
-            .hint_for(&[errno], "this user may not open it; Debian gives it mode 0666"),
-        _ if !Path::new(FILE).exists() => Error::NoRdma { what: FILE, errno },
+        Some(errno @ (libc::EMFILE | libc::ENFILE)) => Error::errno_of(OP, errno),
+        Some(libc::ENOENT) => Error::NoRdma { what: FILE, errno },
         _ => Error::NoRdma { what: "rdma_create_event_channel found no device", errno },
     }
 }

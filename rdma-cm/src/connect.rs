@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rdma_safe::QueuePair;
@@ -116,7 +117,7 @@ impl EventChannel {
                         }
                         // Somebody else's signal: the kernel has put the id back to where it was.
                     }
-                    other => return other.map_err(sync_error),
+                    other => return other.map_err(|error| sync_error(error, raw.local_addr())),
                 }
             }
         })??;
@@ -140,7 +141,6 @@ impl EventChannel {
             let event = match self.event_of(attempt.key(), deadline) {
                 Ok(Some(event)) => event,
                 Ok(None) => return Err(ConnectError::Timeout { limit: timeout }),
-                Err(Error::Cancelled { .. }) => return Err(ConnectError::Cancelled),
                 Err(error) => return Err(error.into()),
             };
             match self.answer(attempt, qp, event)? {
@@ -258,12 +258,13 @@ fn respond(raw: &RawId, qp: &mut QueuePair, ready: Ready) -> Result<(), Error> {
 }
 
 /// What rdma_connect itself reports: on iWARP it opens the TCP connection inside the call.
-fn sync_error(error: Error) -> ConnectError {
+fn sync_error(error: Error, local: Option<SocketAddr>) -> ConnectError {
     match error.errno() {
+        Some(libc::EADDRINUSE) => ConnectError::PortInUse { local },
         Some(libc::ECONNREFUSED) => ConnectError::Refused,
         Some(
             errno @ (libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN),
         ) => ConnectError::Unreachable { errno },
-        _ => ConnectError::Local(error),
+        _ => error.into(),
     }
 }

@@ -245,7 +245,6 @@ impl EventChannel {
                 Ok(Some(Event::DeviceRemoval { .. })) => return Err(ConnectError::DeviceRemoved),
                 Ok(Some(_)) => {}
                 Ok(None) => return Err(ConnectError::Timeout { limit: timeout }),
-                Err(Error::Cancelled { .. }) => return Err(ConnectError::Cancelled),
                 Err(error) => return Err(error.into()),
             }
         }

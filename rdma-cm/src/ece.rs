@@ -1,7 +1,8 @@
 //! Enhanced connection establishment: vendor options of the two devices, exchanged while connecting.
 //!
 //! The functions are in every librdmacm since rdma-core 31, and this crate links against 44 or newer, so their absence is not
-//! provided for. What the options mean is between the two devices.
+//! provided for. What the options mean is between the two devices. What librdmacm does for a queue pair of its own is three
+//! steps here, because it does not know ours: tell ours, hear the peer's, give those to the queue pair before it is made ready.
 
 #![forbid(unsafe_code)]
 
@@ -9,18 +10,13 @@ use crate::channel::{EventChannel, Phase};
 use crate::error::{Error, Result};
 use crate::id::Id;
 
-/// Vendor options, as `ibv_query_ece` reads them from a queue pair and `ibv_set_ece` takes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ece {
-    /// Whose options they are; 0 is nobody.
-    pub vendor_id: u32,
-    /// The options.
-    pub options: u32,
-}
+pub use rdma_safe::Ece;
 
 impl EventChannel {
     /// Sends vendor options along: with the request before [`connect`](Self::connect), with the reply before
-    /// [`accept`](Self::accept). InfiniBand and RoCE; iWARP does not carry them.
+    /// [`accept`](Self::accept). They are the queue pair's ([`QueuePair::ece`](rdma_safe::QueuePair::ece)); an acceptor
+    /// first gives it the initiator's ([`QueuePair::set_ece`](rdma_safe::QueuePair::set_ece)). InfiniBand and RoCE; iWARP
+    /// does not carry them.
     ///
     /// # Errors
     /// [`Error::State`] when it is too late, and for vendor 0; [`Error::Os`] from rdma_set_local_ece.
@@ -40,7 +36,8 @@ impl EventChannel {
     }
 
     /// The peer's vendor options: of a request once it is read, of a connector once its
-    /// [`ConnectResponse`](crate::Event::ConnectResponse) is. `None` when none came.
+    /// [`ConnectResponse`](crate::Event::ConnectResponse) is: give them to the queue pair, then that event to
+    /// [`answer`](Self::answer), which makes it ready. `None` when none came.
     ///
     /// # Errors
     /// [`Error::Os`] from rdma_get_remote_ece.

@@ -11,6 +11,7 @@
 //! | `ADDR_ERROR`, `ROUTE_ERROR` | [`Error::Os`] with the event's status as errno |
 //! | `rdma_connect` ECONNREFUSED (iWARP), `REJECTED` status 8 (InfiniBand, RoCE) | [`ConnectError::Refused`] |
 //! | `rdma_connect` ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EHOSTDOWN, or `UNREACHABLE` | [`ConnectError::Unreachable`] |
+//! | `rdma_connect` EADDRINUSE (iWARP) | [`ConnectError::PortInUse`] |
 //! | the caller's limit passed | [`ConnectError::Timeout`], [`Error::Timeout`] |
 //! | a [`CancelToken`](crate::CancelToken) was used | [`ConnectError::Cancelled`], [`Error::Cancelled`] |
 //! | `REJECTED`, any other status | [`ConnectError::Rejected`] with the private data |
@@ -29,7 +30,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::private_data::{PrivateData, PrivateDataError};
@@ -156,7 +157,7 @@ pub enum Error {
         limit: u8,
     },
     /// The peer has gone.
-    #[error("the peer has disconnected")]
+    #[error("the peer has disconnected: connect again")]
     Disconnected,
     /// A request could not be posted.
     #[error("{op}: {why}")]
@@ -243,7 +244,10 @@ impl Error {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The peer's host answered, and nobody listens there.
-    #[error("connection refused: nobody listens at that address and port")]
+    #[error(
+        "connection refused: nobody listens at that address and port; check that the server runs, and that it tells the \
+         port it really has (Listener::local_addr)"
+    )]
     Refused,
     /// The peer, or the network, rejected the request.
     #[error(
@@ -264,13 +268,31 @@ pub enum ConnectError {
         reason: SidrReason,
     },
     /// No answer: no route, no such host, or a host that keeps silent.
-    #[error("the peer cannot be reached: {}", os(*.errno))]
+    #[error("the peer cannot be reached: {}{}", os(*.errno), way_out(*.errno))]
     Unreachable {
         /// The positive errno.
         errno: i32,
     },
+    /// iWARP: another socket of this host has the source port in TCP. rdma_cm chooses source ports among its own
+    /// (`cma_alloc_any_port` in drivers/infiniband/core/cma.c, Linux 7.2) and does not ask TCP; soft iWARP binds its TCP
+    /// socket to that port when it connects (`kernel_bindconnect` in drivers/infiniband/sw/siw/siw_cm.c), and TCP refuses
+    /// (`inet_csk_get_port` in net/ipv4/inet_connection_sock.c) when a listener has it, or a socket without SO_REUSEADDR,
+    /// also for the minute after that was closed.
+    ///
+    /// Connect once more with a new connector, which gets another port. [`blocking`](crate::blocking) and `aio` do so, once.
+    #[error(
+        "the source port{} is taken in TCP, which rdma_cm does not ask when it chooses one: connect again with a new \
+         connector, and with source port 0 if you named one",
+        of_address(.local)
+    )]
+    PortInUse {
+        /// This side's address with the port, if it is known.
+        local: Option<SocketAddr>,
+    },
     /// The limit passed first.
-    #[error("no connection within {limit:?}")]
+    #[error(
+        "no connection within {limit:?}: the peer's host keeps silent, or nobody there accepts or rejects the request"
+    )]
     Timeout {
         /// The limit.
         limit: Duration,
@@ -287,14 +309,25 @@ pub enum ConnectError {
         hint: Option<Cow<'static, str>>,
     },
     /// The peer closed the connection before it was there.
-    #[error("the peer disconnected before the connection was established")]
+    #[error(
+        "the peer disconnected before the connection was established: look there for the reason, then connect again"
+    )]
     Disconnected,
     /// The device was removed.
-    #[error("the device was removed")]
+    #[error("the device was removed: drop everything made on it, and use another")]
     DeviceRemoved,
-    /// It did not get as far as asking the peer.
+    /// It did not get as far as asking the peer. Never [`Error::Cancelled`], which is [`Cancelled`](Self::Cancelled).
     #[error(transparent)]
-    Local(#[from] Error),
+    Local(Error),
+}
+
+impl From<Error> for ConnectError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Cancelled { .. } => ConnectError::Cancelled,
+            other => ConnectError::Local(other),
+        }
+    }
 }
 
 impl ConnectError {
@@ -325,11 +358,17 @@ impl ConnectError {
     /// Whether a later attempt may succeed without anybody changing anything. A rejection is not transient by itself: its
     /// private data tells. On iWARP one without private data may also be a peer whose process died.
     pub fn is_transient(&self) -> bool {
+        if let ConnectError::Local(Error::Os { op, errno, .. }) = self {
+            // Found no neighbour in time; the other reasons of these calls stay until somebody changes something.
+            return op.starts_with("rdma_resolve_") && *errno == libc::ETIMEDOUT;
+        }
         matches!(
             self,
-            ConnectError::Refused
+            ConnectError::Local(Error::Timeout { .. })
+                | ConnectError::Refused
                 | ConnectError::Unreachable { .. }
                 | ConnectError::Timeout { .. }
+                | ConnectError::PortInUse { .. }
                 | ConnectError::Disconnected
                 | ConnectError::Failed { .. }
                 | ConnectError::DatagramRefused { reason: SidrReason::NoListener }
@@ -355,11 +394,28 @@ fn on_target(target: &str) -> String {
     if target.is_empty() { String::new() } else { format!(" {target}") }
 }
 
+/// What to look at when a peer cannot be reached.
+fn way_out(errno: i32) -> &'static str {
+    match errno {
+        libc::ETIMEDOUT => {
+            " (its host does not answer: check that it is up, and that no firewall drops the port)"
+        }
+        libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EHOSTDOWN => {
+            " (no route: `ip route get ADDRESS` tells where packets would go)"
+        }
+        _ => "",
+    }
+}
+
+fn of_address(local: &Option<SocketAddr>) -> String {
+    local.map(|local| format!(" of {local}")).unwrap_or_default()
+}
+
 fn in_brackets(hint: &Option<Cow<'static, str>>) -> String {
     hint.as_ref().map(|h| format!(" ({h})")).unwrap_or_default()
 }
 
-fn own_addresses(own: &[String]) -> String {
+pub(crate) fn own_addresses(own: &[String]) -> String {
     if own.is_empty() {
         return ". No RDMA device of this host has an address".into();
     }

@@ -174,6 +174,16 @@ impl Event {
         }
     }
 
+    /// The listener a request came to.
+    pub fn listener(&self) -> Option<IdKey> {
+        match self {
+            Event::ConnectRequest { listener, .. } | Event::DatagramRequest { listener, .. } => {
+                Some(*listener)
+            }
+            _ => None,
+        }
+    }
+
     /// What kind of event it is, in the words of `rdma_event_str` in librdmacm.
     pub fn name(&self) -> &'static str {
         match self {

@@ -13,6 +13,8 @@
 //! signal itself **during** such a call is not supported: the call could then only end by itself.
 use std::io;
 use std::mem;
+#[cfg(feature = "tokio")]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -97,6 +99,12 @@ impl CancelToken {
     /// Whether [`cancel`](Self::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Readable once cancelled, and for ever.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.wake.as_fd()
     }
 
     /// Readable once cancelled.

@@ -43,6 +43,9 @@ impl Default for ListenOptions {
     }
 }
 
+/// How many more ports are tried when any port will do.
+const OTHER_PORTS: u32 = 15;
+
 impl EventChannel {
     /// Listens on one of a device's own addresses. Port 0 takes a free one; [`Listener::local_addr`] tells which.
     ///
@@ -64,6 +67,22 @@ impl EventChannel {
 
     /// A listening id of a port space, and the address and port it really has.
     pub(crate) fn listen_in(
+        &mut self,
+        space: Space,
+        addr: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<(Handle, SocketAddr)> {
+        for _ in 0..OTHER_PORTS {
+            match self.listen_once(space, addr, options) {
+                // On iWARP the port that rdma_cm chose may be taken in TCP: see ConnectError::PortInUse.
+                Err(error) if addr.port() == 0 && error.errno() == Some(libc::EADDRINUSE) => {}
+                other => return other,
+            }
+        }
+        self.listen_once(space, addr, options)
+    }
+
+    fn listen_once(
         &mut self,
         space: Space,
         addr: SocketAddr,
@@ -122,11 +141,8 @@ impl EventChannel {
         self.entry_of(key, op)?;
         let deadline = channel::deadline(timeout);
         let mine = |event: &Event| match event {
-            Event::ConnectRequest { listener, .. } | Event::DatagramRequest { listener, .. } => {
-                *listener == key
-            }
             Event::DeviceRemoval { id } => *id == key,
-            _ => false,
+            other => other.listener() == Some(key),
         };
         match self.next_matching(deadline, mine)? {
             Some(Event::DeviceRemoval { .. }) => Err(Error::errno_of("listen", libc::ENODEV)
@@ -255,7 +271,6 @@ impl EventChannel {
                     }
                 }
                 Ok(None) => return Err(ConnectError::Timeout { limit: timeout }),
-                Err(Error::Cancelled { .. }) => return Err(ConnectError::Cancelled),
                 Err(error) => return Err(error.into()),
             }
         }

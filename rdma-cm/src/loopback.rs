@@ -102,14 +102,18 @@ pub(crate) fn check_source(addr: IpAddr) -> Result<()> {
 }
 
 fn refusal(op: &'static str, addr: IpAddr, why: &'static str) -> Error {
+    Error::Loopback { op, addr, why, own: own_texts() }
+}
+
+/// This host's devices and their own addresses, for people.
+pub(crate) fn own_texts() -> Vec<String> {
     // Only text for a person: what cannot be listed is left out.
     let own = interfaces::all_addresses().unwrap_or_default();
-    let own = own.iter().map(|a| match a.scope_id {
+    let text = |a: &interfaces::LocalAddress| match a.scope_id {
         0 => format!("{} has {}", a.device, a.addr),
         _ => format!("{} has {}%{}", a.device, a.addr, a.netdev),
-    });
-    let own = own.collect();
-    Error::Loopback { op, addr, why, own }
+    };
+    own.iter().map(text).collect()
 }
 
 /// What is known about loopback, refined by the user.

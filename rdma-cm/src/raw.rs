@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use rdma_sys as sys;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, own_addresses};
 use crate::sockaddr::{self, RawAddr};
+use crate::{interfaces, loopback};
 
 mod group;
 mod route;
@@ -128,10 +129,16 @@ impl RawId {
         // SAFETY: [LIVE]; the address is valid during the call and not kept.
         let rc = unsafe { sys::rdma_bind_addr(self.as_ptr(), raw.as_mut_ptr()) };
         check(rc, "rdma_bind_addr").map_err(|e| {
-            scope_hint(e.about(addr), addr)
-                .hint_for(&[libc::ENODEV], "that address belongs to no RDMA device of this host")
-                .hint_for(&[libc::EADDRNOTAVAIL], "that is not an address of this host")
-                .hint_for(&[libc::EADDRINUSE], "the port is taken; use port 0 to get a free one")
+            let mut error = scope_hint(e.about(addr), addr);
+            if error.errno() == Some(libc::ENODEV) {
+                let own = own_addresses(&loopback::own_texts());
+                let text = format!("that address belongs to no RDMA device of this host{own}");
+                error = error.hint_for(&[libc::ENODEV], text);
+            }
+            if error.errno() == Some(libc::EADDRNOTAVAIL) {
+                error = error.hint_for(&[libc::EADDRNOTAVAIL], not_available(addr));
+            }
+            error.hint_for(&[libc::EADDRINUSE], "the port is taken; use port 0 to get a free one")
         })
     }
 
@@ -168,7 +175,9 @@ impl RawId {
         // SAFETY: [LIVE].
         let rc = unsafe { sys::rdma_listen(self.as_ptr(), i32::from(backlog)) };
         check(rc, "rdma_listen").map_err(|e| {
-            e.hint_for(&[libc::EADDRINUSE], "the port is taken; use port 0 to get a free one")
+            let text =
+                "the port is taken, on iWARP perhaps by a TCP socket; use port 0 to get a free one";
+            e.hint_for(&[libc::EADDRINUSE], text)
         })
     }
 
@@ -176,7 +185,13 @@ impl RawId {
     pub(crate) fn connect(&self, mut params: sys::rdma_conn_param) -> Result<()> {
         // SAFETY: [LIVE], and the device is there; `params` is valid during the call, its private data by the caller.
         let rc = unsafe { sys::rdma_connect(self.as_ptr(), &raw mut params) };
-        check(rc, "rdma_connect")
+        check(rc, "rdma_connect").map_err(|e| {
+            e.hint_for(
+                &[libc::EADDRNOTAVAIL],
+                "this host no longer has the source address, or was connected from the same port to the same peer a moment \
+                 ago: try again with a new connector",
+            )
+        })
     }
 
     /// The caller has seen [`device`](Self::device) be `Some`.
@@ -274,8 +289,11 @@ impl Drop for RawId {
     fn drop(&mut self) {
         self.leave_all();
         // A failure (the device file is gone) leaves the id to the kernel, which ends it with the process; librdmacm
-        // frees nothing then, so there is nothing left that could be used wrongly.
-        // SAFETY: [LIVE], once. It cannot block: it waits for acknowledgements, and every event was acknowledged when it
+        // frees nothing then, so there is nothing left that could be used wrongly. Its events must not be taken for those of
+        // the next id in its place.
+        // SAFETY: [LIVE]; the context is a number.
+        unsafe { (*self.as_ptr()).context = ptr::without_provenance_mut(usize::MAX) };
+        // SAFETY: [LIVE]; once. It cannot block: it waits for acknowledgements, and every event was acknowledged when it
         // was read.
         let _ = unsafe { sys::rdma_destroy_id(self.as_ptr()) };
     }
@@ -294,10 +312,28 @@ pub(crate) fn resolve_hint(error: Error, dst: SocketAddr) -> Error {
     scope_hint(error, dst)
         .hint_for(
             &[libc::ENODEV],
-            "no RDMA device of this host leads there: the address is unknown, or routed over another network interface",
+            "no RDMA device of this host leads there: `ip route get ADDRESS` names the network interface that would be used, \
+             `rdma link` those with an RDMA device",
         )
-        .hint_for(&[libc::ETIMEDOUT], "no answer to the address resolution: no such host on that link")
-        .hint_for(&[libc::ENETUNREACH, libc::EHOSTUNREACH], "no route to that address")
+        .hint_for(
+            &[libc::ETIMEDOUT],
+            "no answer to the address resolution: check that a host on that link is up and has the address",
+        )
+        .hint_for(
+            &[libc::ENETUNREACH, libc::EHOSTUNREACH],
+            "no route to that address: `ip route get ADDRESS` tells where packets would go",
+        )
+}
+
+/// EADDRNOTAVAIL of a bind has two reasons: the address, or the port (`cma_check_port`, `cma_alloc_any_port`).
+fn not_available(addr: SocketAddr) -> &'static str {
+    match interfaces::is_local_address(addr.ip()) {
+        Ok(false) if !addr.ip().is_unspecified() => "that is not an address of this host",
+        _ if addr.port() == 0 => "every port is taken; see net.ipv4.ip_local_port_range",
+        _ => {
+            "the port is taken on another address, as by a wildcard listener; use port 0 to get a free one"
+        }
+    }
 }
 
 /// EINVAL has many reasons, and this one can be seen.

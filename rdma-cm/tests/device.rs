@@ -783,8 +783,7 @@ fn two_hundred_connects_in_a_row() {
         move || {
             let mut channel = EventChannel::new().unwrap();
             for _ in 0..200 {
-                let mut side = Side::new();
-                let connection = dial(&mut channel, &mut side, to);
+                let (mut side, connection) = dial_around_tcp(&mut channel, to);
                 let answer = PATIENCE.iter().find_map(|patience| {
                     side.send(b"one of many");
                     side.expect(Op::Send);

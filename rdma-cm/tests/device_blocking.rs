@@ -142,6 +142,52 @@ fn of_several_addresses_the_first_that_answers_is_taken() {
 }
 
 #[test]
+fn a_silent_address_leaves_time_for_the_next() {
+    let (to, serving) = echo(1);
+    let short = Config { limit: Duration::from_secs(6), ..Config::default() };
+    let mut caller = Caller::dial(&[silent_host(), to][..], &short).unwrap();
+    assert_eq!(caller.call(b"second").unwrap(), b"second");
+    caller.close().unwrap();
+    serving.join().unwrap();
+}
+
+#[test]
+fn a_session_that_is_closed_has_sent_its_answer() {
+    // Long enough not to be on its way at once.
+    const LONG: usize = 4 << 20;
+    let config = Config { message_size: LONG, ..config() };
+    let mut server = Server::bind(addr(0), &config).unwrap();
+    let to = server.local_addr();
+    let serving = thread::spawn(move || {
+        let mut session = server.accept().unwrap().unwrap();
+        session.recv().unwrap().expect("a question");
+        session.reply(&[7; LONG]).unwrap();
+        session.close()
+    });
+    let mut caller = Caller::dial(to, &config).unwrap();
+    assert!(caller.call(b"much, please").unwrap() == [7; LONG], "the whole answer");
+    serving.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_peer_that_has_gone_stays_gone() {
+    let mut server = Server::bind(addr(0), &config()).unwrap();
+    let to = server.local_addr();
+    let serving = thread::spawn(move || server.accept().unwrap().unwrap().recv().map(|_| ()));
+    let mut caller = Caller::dial(to, &config()).unwrap();
+    let start = Instant::now();
+    caller.call(b"anybody?").map(|_| ()).unwrap_err();
+    serving.join().unwrap().unwrap();
+    for _ in 0..3 {
+        let again = caller.call(b"and now?").map(|_| ()).unwrap_err();
+        assert!(matches!(again, Error::Disconnected), "{again:?}");
+    }
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    // Nothing is left to wait for.
+    caller.close().unwrap();
+}
+
+#[test]
 fn names_are_looked_up() {
     let numeric = LookupOptions { numeric: true, ..LookupOptions::default() };
     let text = ip().to_string();

@@ -290,3 +290,27 @@ fn steps_out_of_order_are_refused_before_the_kernel_sees_them() {
     let early = channel.begin_connect(connector, &mut side.qp, &ConnParams::default(), LIMIT);
     assert!(matches!(early, Err(ConnectError::Local(Error::State { .. }))), "{early:?}");
 }
+
+#[test]
+fn requests_that_nobody_took_end_with_their_listener() {
+    let mut passive = EventChannel::new().unwrap();
+    let listener = passive.listen(addr(0), 8).unwrap();
+    let to = listener.local_addr();
+    let mut channel = EventChannel::new().unwrap();
+    let mut side = Side::new();
+    let connector = channel.resolve(None, to, LIMIT).unwrap();
+    let attempt =
+        channel.begin_connect(connector, &mut side.qp, &ConnParams::default(), LIMIT).unwrap();
+    // Waiting for something else, the channel reads the request and keeps it.
+    let other = passive.connector().unwrap();
+    while passive.id_count() < 3 {
+        assert!(passive.next_event_of(&other, Duration::from_millis(10)).unwrap().is_none());
+    }
+    passive.destroy(listener);
+    assert_eq!(passive.id_count(), 1, "the connector");
+    let start = Instant::now();
+    let refused = channel.finish_connect(attempt, &mut side.qp, LIMIT).unwrap_err();
+    assert!(matches!(refused, ConnectError::Rejected { .. }), "{refused:?}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(passive.next_event(Some(Duration::ZERO)).unwrap().is_none());
+}

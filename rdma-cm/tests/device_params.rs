@@ -307,6 +307,10 @@ fn vendor_options_travel_both_ways_where_the_wire_has_them() {
     assert!(matches!(nobody, Err(Error::State { .. })), "{nobody:?}");
     let (mine, theirs) =
         (Ece { vendor_id: 0x1234, options: 7 }, Ece { vendor_id: 0x1234, options: 5 });
+    // Neither siw nor rxe has options of its own; the message carries them all the same.
+    assert_eq!(active.qp.ece().unwrap(), None);
+    let unsupported = active.qp.set_ece(mine).unwrap_err();
+    assert_eq!(unsupported.kind(), rdma_safe::ErrorKind::Unsupported, "{unsupported}");
     channel.set_local_ece(&connector, mine).unwrap();
     let attempt =
         channel.begin_connect(connector, &mut active.qp, &ConnParams::default(), LIMIT).unwrap();

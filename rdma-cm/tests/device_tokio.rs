@@ -562,3 +562,39 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
     let error: QueueError = AsyncQueuePair::new(&pd, &CONFIG).unwrap_err().into();
     assert!(error.to_string().contains("inside a tokio runtime"), "{error}");
 }
+
+#[test]
+fn a_token_ends_what_is_awaited() {
+    in_both(|| async {
+        let server = server();
+        let (one, two) = server.pair().await;
+        let token = rdma_cm::CancelToken::new().unwrap();
+        let plain = rdma_cm::EventChannel::with_cancel(token.clone()).unwrap();
+        let channel = AsyncEventChannel::from_channel(plain).unwrap();
+        let listener = channel.listen(addr(0), &ListenOptions::default()).unwrap();
+        let dialling = Connection::connect(&channel, &server.pd, silent_host(), &CONFIG, LIMIT);
+        let waits = async { tokio::join!(channel.request(&listener, LIMIT), dialling) };
+        let cancel = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            token.cancel();
+        };
+        let start = Instant::now();
+        let ((request, dialled), ()) = tokio::join!(waits, cancel);
+        assert!(start.elapsed() < LIMIT / 2, "{:?}", start.elapsed());
+        assert!(matches!(request, Err(Error::Cancelled { .. })), "{request:?}");
+        assert!(matches!(dialled, Err(ConnectError::Cancelled)), "{dialled:?}");
+        let late = Connection::connect(&channel, &server.pd, server.to, &CONFIG, LIMIT).await;
+        assert!(matches!(late, Err(ConnectError::Cancelled)), "{late:?}");
+        // Of a connection what is awaited, and nobody else's.
+        let token = server.channel.cancel_token();
+        let cancel = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            token.cancel();
+        };
+        let (received, ()) = tokio::join!(two.receive(), cancel);
+        assert!(matches!(received, Err(QueueError::Closed)), "{received:?}");
+        soon("close", two.close(LIMIT)).await.unwrap();
+        assert!(soon("the end", one.receive()).await.unwrap().is_none());
+        close(one).await;
+    });
+}

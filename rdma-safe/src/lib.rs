@@ -77,7 +77,7 @@
 //! # Unsafe code
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
-//!   `cq`, `qp`, `qp_query`, `multicast`, `srq`, `post`, `ah`, `xrc`;
+//!   `cq`, `qp`, `qp_query`, `ece`, `multicast`, `srq`, `post`, `ah`, `xrc`;
 //! * the same, for memory: `mr` (but `mr::access`), `mw`, `domain`, `dm`, `fork`, `scope`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`, `payload`, `sg`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
@@ -96,6 +96,7 @@ mod device;
 mod device_attr;
 mod dm;
 mod domain;
+mod ece;
 mod error;
 mod event;
 mod fork;
@@ -149,6 +150,7 @@ pub use device::{Device, devices};
 pub use device_attr::{AtomicScope, DeviceAttr, DeviceAttrEx, OdpCaps, OdpOps};
 pub use dm::DeviceMemory;
 pub use domain::ThreadDomain;
+pub use ece::Ece;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{AsyncEvent, AsyncEvents, PortEvent, QpEvent, SrqEvent};
 pub use fork::{ForkSupport, fork_support};

@@ -75,6 +75,8 @@ verbs! {
     fork_init() -> c_int = ibv_fork_init;
     is_fork_initialized() -> ibv_fork_status = ibv_is_fork_initialized;
     query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int = ibv_query_qp;
+    query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int = ibv_query_ece;
+    set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int = ibv_set_ece;
     create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp = ibv_create_qp_ex;
     create_srq_ex(context: *mut ibv_context, attr: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq = ibv_create_srq_ex;
     get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int = ibv_get_srq_num;

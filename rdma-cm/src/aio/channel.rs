@@ -1,7 +1,9 @@
 //! An event channel that many tasks wait on.
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -20,6 +22,7 @@ use crate::event::Event;
 use crate::id::{
     Accepting, Acceptor, ConnectRequest, Connected, Connector, Established, Id, IdKey, Listener,
 };
+use crate::interrupt::CancelToken;
 use crate::listener::{ListenOptions, failed_accept};
 use crate::params::ConnParams;
 use crate::private_data::PrivateData;
@@ -29,11 +32,17 @@ use crate::raw::resolve_hint;
 ///
 /// Any task may wait for any id: whoever reads an event that is another's leaves it where that one finds it. Nothing is
 /// held across an await, so all calls may run at once.
+///
+/// The channel's [`CancelToken`](crate::CancelToken) ends every wait here as it does with the blocking calls:
+/// [`Error::Cancelled`], [`ConnectError::Cancelled`]. To end one wait, drop its future.
 #[derive(Clone)]
 pub struct AsyncEventChannel(Arc<Inner>);
 
 struct Inner {
     fd: SharedFd,
+    /// Readable once the token was used.
+    cancelled: SharedFd,
+    token: CancelToken,
     channel: Mutex<MayBlock>,
     /// There may be events that made no edge: of an id that has moved here from another channel.
     unseen: AtomicBool,
@@ -84,8 +93,10 @@ impl AsyncEventChannel {
     /// In a runtime that was built without `enable_io`.
     pub fn from_channel(channel: EventChannel) -> Result<Self> {
         let fd = SharedFd::new(channel.as_fd())?;
-        let channel = Mutex::new(MayBlock::new(channel));
-        Ok(Self(Arc::new(Inner { fd, channel, unseen: AtomicBool::new(true) })))
+        let token = channel.cancel_token();
+        let cancelled = SharedFd::new(token.as_fd())?;
+        let (channel, unseen) = (Mutex::new(MayBlock::new(channel)), AtomicBool::new(true));
+        Ok(Self(Arc::new(Inner { fd, cancelled, token, channel, unseen })))
     }
 
     /// Lends the channel, under the lock that all tasks share, for calls that do not wait: options, addresses, names,
@@ -149,13 +160,38 @@ impl AsyncEventChannel {
             };
             Step { result, moved }
         };
-        self.0.fd.wait(step).await?
+        self.or_cancelled(self.0.fd.wait(step)).await??
+    }
+
+    /// The token that ends this channel's waits, from any thread.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.0.token.clone()
+    }
+
+    /// `work`, unless the token is used before it is done.
+    pub(super) async fn or_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let used = |_| Step {
+            result: if self.0.token.is_cancelled() { Poll::Ready(()) } else { Poll::Pending },
+            moved: false,
+        };
+        let (mut work, mut used) = (pin!(work), pin!(self.0.cancelled.wait(used)));
+        poll_fn(|cx| {
+            // What is there already is handed out.
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            used.as_mut().poll(cx).map(|used| {
+                used?;
+                Err(Error::Cancelled { op: "waiting for connection events" })
+            })
+        })
+        .await
     }
 
     /// The next event of an id, or `None` when none came within `limit`. Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::State`] for an id of another channel; [`Error::Os`] when the channel fails.
+    /// [`Error::State`] for an id of another channel; [`Error::Cancelled`]; [`Error::Os`] when the channel fails.
     pub async fn next_event_of(&self, id: &impl Id, limit: Duration) -> Result<Option<Event>> {
         self.event_of(id.key(), after(limit)).await
     }
@@ -313,7 +349,8 @@ impl AsyncEventChannel {
     /// On InfiniBand and RoCE the peer has to answer, which it does when somebody there waits for an event.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when the peer did not answer; [`Error::State`] for a connection of another channel.
+    /// [`Error::Timeout`] when the peer did not answer; [`Error::State`] for a connection of another channel;
+    /// [`Error::Cancelled`].
     pub async fn disconnect(&self, connection: &impl Connected, limit: Duration) -> Result<()> {
         match self.with(|channel| channel.disconnect(connection))? {
             // There is none any more.
@@ -330,7 +367,7 @@ impl AsyncEventChannel {
     /// Cancel-safe, and true for every task that asks.
     ///
     /// # Errors
-    /// [`Error::State`] for a connection of another channel; [`Error::Os`] when the channel fails.
+    /// [`Error::State`] for a connection of another channel; [`Error::Cancelled`]; [`Error::Os`] when the channel fails.
     pub async fn ended(&self, connection: &impl Connected) -> Result<()> {
         let key = connection.key();
         let over = |channel: &mut EventChannel| {

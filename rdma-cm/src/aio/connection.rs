@@ -34,6 +34,8 @@ const LAST_PROBE: Duration = Duration::from_secs(2);
 ///
 /// There is no flow control: see [`AsyncQueuePair`].
 ///
+/// The channel's [`CancelToken`](crate::CancelToken) ends what is awaited here with [`QueueError::Closed`].
+///
 /// Dropping it ends the connection without a word: [`close`](Self::close) first sends what was posted.
 pub struct Connection<R: Role> {
     queue: AsyncQueuePair,
@@ -53,7 +55,7 @@ impl Drop for Ending {
 }
 
 impl Connection<Initiator> {
-    /// Connects to `dst` with a queue pair in `pd`, within `limit`.
+    /// Connects to `dst` with a queue pair in `pd`, within `limit`. After [`ConnectError::PortInUse`] it is tried once more.
     ///
     /// # Errors
     /// See [`ConnectError`]; [`Error::WrongDevice`] within it when `dst` is not reached over the device of `pd`.
@@ -65,9 +67,16 @@ impl Connection<Initiator> {
         limit: Duration,
     ) -> Result<Self, ConnectError> {
         let until = after(limit);
-        let connector = channel.resolve(None, dst, limit).await?;
-        let left = until.saturating_duration_since(Instant::now());
-        Self::connect_with(channel, pd, connector, config, &ConnParams::default(), left).await
+        let once = || async {
+            let left = || until.saturating_duration_since(Instant::now());
+            let connector = channel.resolve(None, dst, left()).await?;
+            let params = ConnParams::default();
+            Self::connect_with(channel, pd, connector, config, &params, left()).await
+        };
+        match once().await {
+            Err(ConnectError::PortInUse { .. }) => once().await,
+            other => other,
+        }
     }
 
     /// Connects a resolved connector, with parameters and private data.
@@ -186,6 +195,8 @@ impl<R: Role> Connection<R> {
 
     /// `work`, and meanwhile an eye on the connection: on InfiniBand and RoCE a peer that goes tells only the connection
     /// manager, so the queue pair is failed here, which flushes what waits on it.
+    ///
+    /// [`QueueError::Closed`] when the channel's token is used.
     async fn or_ended<T>(
         &self,
         work: impl Future<Output = Result<T, QueueError>>,
@@ -197,7 +208,10 @@ impl<R: Role> Connection<R> {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(done);
             }
-            if !over && ended.as_mut().poll(cx).is_ready() {
+            if !over && let Poll::Ready(end) = ended.as_mut().poll(cx) {
+                if let Err(Error::Cancelled { .. }) = end {
+                    return Poll::Ready(Err(QueueError::Closed));
+                }
                 over = true;
                 // Messages that arrived before come before the flushed receives. A failure means that it has failed.
                 let _ = self.queue.with_qp(|qp| qp.to_error());

@@ -118,7 +118,7 @@ impl AsyncEventChannel {
             Error::errno_of("pthread_create", error.raw_os_error().unwrap_or(libc::EAGAIN))
         })?;
         let interrupt = Interrupt(token);
-        let told = told.await;
+        let told = self.or_cancelled(told).await?;
         drop(interrupt);
         let lost = Error::State { op: "connect", why: "the connecting thread has died" };
         let (attempt, mut own) = told.map_err(|_| lost)?;

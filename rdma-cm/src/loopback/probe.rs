@@ -57,7 +57,11 @@ pub fn probe_loopback(context: &Context, limit: Duration) -> Result<LoopbackSupp
     channel.set_loopback_policy(LoopbackPolicy::new().with_override(context.name(), true));
     let listener = channel.listen(own, 8)?;
     let mut trial = Trial { channel, listener, deadline, pair: Pair::new(context)? };
-    let outcome = trial.run(context, own);
+    let mut outcome = trial.run(context, own);
+    if matches!(&outcome, Err(Failure::PortInUse(_))) {
+        trial.pair = Pair::new(context)?;
+        outcome = trial.run(context, own);
+    }
     trial.clean_up();
     let source = LoopbackSource::Probe;
     let (support, reason) = match outcome {
@@ -69,7 +73,7 @@ pub fn probe_loopback(context: &Context, limit: Duration) -> Result<LoopbackSupp
             LoopbackSupport::No(source),
             format!("{} did not connect to itself over {}: {why}", context.name(), own.ip()),
         ),
-        Err(Failure::Trial(error)) => return Err(error),
+        Err(Failure::Trial(error) | Failure::PortInUse(error)) => return Err(error),
     };
     context.refine_loopback(support, reason);
     Ok(support)
@@ -81,6 +85,8 @@ enum Failure {
     Device(String),
     /// It could not be made.
     Trial(Error),
+    /// The same, because of the port that the kernel chose; the next one will do. It says nothing about the device.
+    PortInUse(Error),
 }
 
 impl From<Error> for Failure {
@@ -111,6 +117,10 @@ impl From<ConnectError> for Failure {
             ConnectError::Local(error) => error.into(),
             ConnectError::DeviceRemoved => {
                 Failure::Trial(Error::errno_of("rdma_connect", libc::ENODEV))
+            }
+            ConnectError::PortInUse { .. } => {
+                let error = Error::errno_of("rdma_connect", libc::EADDRINUSE);
+                Failure::PortInUse(error.hint_for(&[libc::EADDRINUSE], "try again"))
             }
             other => Failure::Device(other.to_string()),
         }
@@ -175,6 +185,10 @@ impl Trial {
     ) -> std::result::Result<(Connecting, ConnectRequest), Failure> {
         loop {
             let limit = self.left();
+            // Strangers that keep calling must not keep this going.
+            if limit.is_zero() {
+                return Err(Failure::Device("the request did not arrive in time".into()));
+            }
             let event = self.channel.next_event(Some(limit))?;
             match event {
                 Some(Event::ConnectRequest { request, .. }) => {
@@ -190,7 +204,7 @@ impl Trial {
                         return Err(Failure::Device("somebody else answered".into()));
                     }
                 },
-                None => return Err(Failure::Device("the request did not arrive in time".into())),
+                None => {}
             }
         }
     }

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rdma_cm::{
-    ConnParams, ConnectRequest, Established, EventChannel, Initiator, Listener, PrivateData,
-    device_addresses,
+    ConnParams, ConnectError, ConnectRequest, Established, EventChannel, Initiator, Listener,
+    PrivateData, device_addresses,
 };
 use rdma_safe::{
     CompletionQueue, Context, Done, Op, ProtectionDomain, QpConfig, QueuePair, SendFlags, Wc,
@@ -149,11 +149,37 @@ pub(crate) fn dial(
     side: &mut Side,
     to: SocketAddr,
 ) -> Established<Initiator> {
-    let connector = channel.resolve(None, to, LIMIT).unwrap();
-    channel.init_qp(&connector, &mut side.qp).unwrap();
+    try_dial(channel, side, to).unwrap()
+}
+
+fn try_dial(
+    channel: &mut EventChannel,
+    side: &mut Side,
+    to: SocketAddr,
+) -> Result<Established<Initiator>, ConnectError> {
+    let connector = channel.resolve(None, to, LIMIT)?;
+    channel.init_qp(&connector, &mut side.qp)?;
     side.post_recv();
     let params = ConnParams::with_private_data(PrivateData::framed(b"from the initiator").unwrap());
-    channel.connect(connector, &mut side.qp, &params, LIMIT).unwrap()
+    channel.connect(connector, &mut side.qp, &params, LIMIT)
+}
+
+/// Dials with a new side, and with another one **only** when the kernel chose a source port that a TCP socket of some other
+/// test has, which nobody can prevent: [`ConnectError::PortInUse`] tells where that comes from.
+pub(crate) fn dial_around_tcp(
+    channel: &mut EventChannel,
+    to: SocketAddr,
+) -> (Side, Established<Initiator>) {
+    let mut side = Side::new();
+    let connection = match try_dial(channel, &mut side, to) {
+        Err(taken @ ConnectError::PortInUse { .. }) => {
+            eprintln!("once more: {taken}");
+            side = Side::new();
+            dial(channel, &mut side, to)
+        }
+        other => other.unwrap(),
+    };
+    (side, connection)
 }
 
 pub(crate) fn next_request(channel: &mut EventChannel, listener: &Listener) -> ConnectRequest {

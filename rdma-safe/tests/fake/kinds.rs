@@ -36,6 +36,8 @@ pub(crate) struct Kinds {
     pub(crate) detach_fails: i32,
     /// `modify_qp` fails with this errno.
     pub(crate) modify_fails: i32,
+    /// The vendor options given to each queue pair.
+    pub(super) ece: BTreeMap<u32, u32>,
     /// `query_qp` fails with this errno.
     pub(crate) query_fails: i32,
     /// `query_qp` says this state, whatever was asked for.

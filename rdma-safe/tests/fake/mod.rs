@@ -11,6 +11,7 @@
 
 pub(crate) mod chaos;
 mod data;
+mod ece;
 mod events;
 mod extended;
 pub(crate) mod kinds;

@@ -2,7 +2,7 @@
 
 use super::events::*;
 use super::{Cq, FakeContext, Mr, Qp, kinds, lock, state_of};
-use super::{more, transfer};
+use super::{ece, more, transfer};
 use rdma_safe::seam::Verbs;
 use rdma_sys::*;
 use std::ffi::{c_int, c_void};
@@ -53,6 +53,8 @@ pub(super) const VERBS: Verbs = Verbs {
     fork_init: || libc::ENOSYS,
     is_fork_initialized: || ibv_fork_status::IBV_FORK_UNNEEDED,
     query_qp: kinds::query_qp,
+    query_ece: ece::query_ece,
+    set_ece: ece::set_ece,
     create_qp_ex: kinds::create_qp_ex,
     create_srq_ex: kinds::create_srq_ex,
     get_srq_num: kinds::get_srq_num,
