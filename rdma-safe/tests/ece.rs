@@ -10,7 +10,8 @@ fn options_are_offered_and_agreed_on_before_a_queue_pair_is_ready() {
     let fake = Fake::open();
     let pd = fake.ctx.alloc_pd().unwrap();
     let cq = fake.ctx.create_cq(16).unwrap().cq_ref();
-    let mut qp = pd.create_qp(&cq, &cq, &QpConfig::default()).unwrap();
+    let config = QpConfig { send_depth: 4, recv_depth: 4, ..QpConfig::default() };
+    let mut qp = pd.create_qp(&cq, &cq, &config).unwrap();
     assert_eq!(qp.ece().unwrap(), Some(Ece { vendor_id: 7, options: 0xf }));
     let stranger = qp.set_ece(Ece { vendor_id: 8, options: 1 }).unwrap_err();
     assert_eq!(stranger.errno(), libc::EINVAL, "{stranger}");

@@ -191,12 +191,12 @@ impl Trial {
             }
             let event = self.channel.next_event(Some(limit))?;
             match event {
-                Some(Event::ConnectRequest { request, .. }) => {
-                    if request.private_data().as_bytes().starts_with(nonce) {
-                        self.channel.init_qp(&request, &mut self.pair.passive)?;
-                        self.pair.post_receive(End::Passive)?;
-                        return Ok((attempt, request));
-                    }
+                Some(Event::ConnectRequest { request, .. })
+                    if request.private_data().as_bytes().starts_with(nonce) =>
+                {
+                    self.channel.init_qp(&request, &mut self.pair.passive)?;
+                    self.pair.post_receive(End::Passive)?;
+                    return Ok((attempt, request));
                 }
                 Some(event) => match self.channel.answer(attempt, &mut self.pair.active, event)? {
                     Answer::NotYet(same) => attempt = same,
