@@ -382,7 +382,8 @@ impl Server {
     }
 
     /// Waits for the next caller; `None` when none came within [`Config::limit`]. The session is independent of the server
-    /// and can go to a thread of its own.
+    /// and can go to a thread of its own. A caller that is slow to finish its handshake (InfiniBand, RoCE) holds up those
+    /// behind it, at most for that limit.
     ///
     /// # Errors
     /// [`ConnectError`]: a caller that gave up, or died, while it was taken in. The server goes on, unless the error is

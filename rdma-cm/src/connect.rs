@@ -197,7 +197,7 @@ impl EventChannel {
             }
             Event::Established { private_data, .. } => {
                 if attempt.iwarp {
-                    qp.mark_connected().map_err(Error::from)?;
+                    qp.mark_connected()?;
                 }
                 Ok(established(attempt, private_data))
             }

@@ -28,8 +28,9 @@
 
 #![forbid(unsafe_code)]
 
+mod io;
+
 use std::borrow::Cow;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -383,11 +384,11 @@ const PEER_SENT_FIRST: &str = "the peer may have sent before it received: on iWA
 
 /// The thread's errno.
 pub(crate) fn last_errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn os(errno: i32) -> io::Error {
-    io::Error::from_raw_os_error(errno)
+fn os(errno: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno)
 }
 
 fn on_target(target: &str) -> String {

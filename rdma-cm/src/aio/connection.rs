@@ -278,7 +278,7 @@ fn prepare(
     config: &AsyncConfig,
 ) -> Result<AsyncQueuePair, ConnectError> {
     let closed = |_| Error::State { op: "connect", why: "the queue pair is closed" };
-    let queue = AsyncQueuePair::new(pd, config).map_err(Error::from)?;
+    let queue = AsyncQueuePair::new(pd, config)?;
     let moved = queue.with_qp(|qp| channel.quietly(|channel| channel.init_qp(id, qp)));
     moved.map_err(closed)???;
     match queue.post_receives() {
