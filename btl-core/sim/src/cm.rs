@@ -46,6 +46,8 @@ struct Conn {
     wire: u32,
     lane: Option<SetupLane<SimQp>>,
     stage: Stage,
+    /// Of a dial: whom it is to reach, and for which lane.
+    dials: Option<(ProcName, u8)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -179,7 +181,10 @@ impl CmSide {
         let token = self.machine.token();
         let data = net.padded(wired.data, 56);
         net.wires[wire as usize].accept_conn = Some(token.get());
-        self.conns.insert(token.get(), Conn { token, wire, lane: None, stage: Stage::Asked });
+        self.conns.insert(
+            token.get(),
+            Conn { token, wire, lane: None, stage: Stage::Asked, dials: None },
+        );
         Some(Input::Request { conn: token, data })
     }
 
@@ -309,12 +314,13 @@ impl CmSide {
 
     fn act(&mut self, action: Action, now: u64) {
         match action {
-            Action::Dial { conn, class, addr, data, deadline, .. } => {
-                self.dial(conn, class, addr, data);
+            Action::Dial { conn, name, class, addr, data, deadline } => {
+                self.dial(conn, (name, class), addr, data);
                 let ev = Ev::CmDeadline { rank: self.rank, conn: conn.get() };
                 self.net.borrow_mut().at(deadline.max(now), ev);
             }
-            Action::Accept { conn, class, data, deadline, .. } => {
+            Action::Accept { conn, name, class, data, deadline } => {
+                self.check_crossing(name, class);
                 self.accept(conn, class, data);
                 let ev = Ev::CmDeadline { rank: self.rank, conn: conn.get() };
                 self.net.borrow_mut().at(deadline.max(now), ev);
@@ -384,7 +390,23 @@ impl CmSide {
         net.own(back);
     }
 
-    fn dial(&mut self, token: ConnToken, class: u8, addr: SocketAddr, data: PrivateData) {
+    /// L4: who wins keeps its dial, and takes no other.
+    fn check_crossing(&self, name: ProcName, class: u8) {
+        let crosses =
+            |conn: &Conn| conn.stage == Stage::Dialing && conn.dials == Some((name, class));
+        if name_of(self.rank) < name && self.conns.values().any(crosses) {
+            let what = format!("rank {} accepts {name} lane {class}, which it dials", self.rank);
+            self.net.borrow_mut().fail(Invariant::L4, what);
+        }
+    }
+
+    fn dial(
+        &mut self,
+        token: ConnToken,
+        (name, class): (ProcName, u8),
+        addr: SocketAddr,
+        data: PrivateData,
+    ) {
         let wire = {
             let mut net = self.net.borrow_mut();
             let to = rank_at(&net.opt, addr).unwrap_or(self.rank);
@@ -394,7 +416,8 @@ impl CmSide {
         };
         let lane = self.set_up(class, Role::Initiator, wire);
         let failed = lane.is_none();
-        self.conns.insert(token.get(), Conn { token, wire, lane, stage: Stage::Dialing });
+        let (stage, dials) = (Stage::Dialing, Some((name, class)));
+        self.conns.insert(token.get(), Conn { token, wire, lane, stage, dials });
         let mut net = self.net.borrow_mut();
         let (from, class) = (u64::from(self.rank), u64::from(class));
         let now = net.now;

@@ -6,16 +6,14 @@ use crate::sabotage::Sabotage;
 use std::collections::BTreeMap;
 
 /// One line of the table: a rule is broken on a model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mutant {
     /// The broken rule.
     pub sabotage: Sabotage,
     /// The device.
     pub model: Model,
-    /// Not looked at, so that only what the device makes of it can be noticed.
+    /// Not looked at, so that only what comes of it can be noticed.
     pub blind: &'static [Invariant],
-    /// Runs within which it must be noticed.
-    pub within: u64,
 }
 
 /// The books of rule 1 are closed: what is left is what the device makes of it.
@@ -23,34 +21,61 @@ const NO_S1: &[Invariant] = &[Invariant::S1];
 /// The same for rule 2. A sabotaged engine also loses count (S4), credits that travel beside
 /// their lane may run dry (L1), and a receive told before it was posted may get lost (S6).
 const NO_BOOKS: &[Invariant] = &[Invariant::S2, Invariant::S4, Invariant::S6, Invariant::L1];
-
+/// The checker does not compare counters with what it knows.
+const NO_S7: &[Invariant] = &[Invariant::S7];
 /// All mutants.
-pub const MUTANTS: [Mutant; 9] = [
-    mutant(Sabotage::AcceptorSends, Model::StrictMpa, &[], 10),
-    mutant(Sabotage::AcceptorSends, Model::StrictMpa, NO_S1, 100),
-    mutant(Sabotage::HelloLane0, Model::StrictMpa, &[], 10),
-    mutant(Sabotage::HelloLane0, Model::SharedWq, &[], 10),
-    mutant(Sabotage::CreditsLane0, Model::SharedWq, &[], 20),
-    mutant(Sabotage::CreditsLane0, Model::SharedWq, NO_BOOKS, 1_000),
-    mutant(Sabotage::AdvertiseFirst, Model::SharedWq, &[], 20),
-    mutant(Sabotage::AdvertiseFirst, Model::SharedWq, NO_BOOKS, 1_000),
-    mutant(Sabotage::AdvertiseFirst, Model::Rnr, &[], 20),
+pub const MUTANTS: [Mutant; 30] = [
+    mutant(Sabotage::AcceptorSends, Model::StrictMpa, &[]),
+    mutant(Sabotage::AcceptorSends, Model::StrictMpa, NO_S1),
+    mutant(Sabotage::AcceptorSends, Model::Siw, NO_S1),
+    mutant(Sabotage::HelloLane0, Model::StrictMpa, &[]),
+    mutant(Sabotage::HelloLane0, Model::SharedWq, &[]),
+    mutant(Sabotage::CreditsLane0, Model::SharedWq, &[]),
+    mutant(Sabotage::CreditsLane0, Model::SharedWq, NO_BOOKS),
+    mutant(Sabotage::AdvertiseFirst, Model::SharedWq, &[]),
+    mutant(Sabotage::AdvertiseFirst, Model::SharedWq, NO_BOOKS),
+    mutant(Sabotage::AdvertiseFirst, Model::Rnr, &[]),
+    mutant(Sabotage::PrivateCredits, Model::SharedWq, &[]),
+    mutant(Sabotage::PrivateCredits, Model::SharedWq, NO_BOOKS),
+    mutant(Sabotage::CreditTwice, Model::Siw, &[]),
+    mutant(Sabotage::CreditTwice, Model::Siw, NO_BOOKS),
+    mutant(Sabotage::CreditLost, Model::Rnr, &[]),
+    mutant(Sabotage::NoReserve, Model::SharedWq, &[]),
+    mutant(Sabotage::DeafToGrants, Model::StrictMpa, &[]),
+    mutant(Sabotage::DeafToHello, Model::StrictMpa, &[]),
+    mutant(Sabotage::OldGenerations, Model::LateCq, &[]),
+    mutant(Sabotage::OldGenerations, Model::LateCq, NO_S7),
+    mutant(Sabotage::BothKeep, Model::Rnr, &[]),
+    mutant(Sabotage::BothDrop, Model::Rnr, &[]),
+    mutant(Sabotage::SendQueueOff, Model::LateCq, &[]),
+    mutant(Sabotage::FlushLost, Model::Siw, &[]),
+    mutant(Sabotage::FlushLost, Model::LateCq, &[]),
+    mutant(Sabotage::CreditsUnchecked, Model::SharedWq, &[]),
+    mutant(Sabotage::LengthUnchecked, Model::Siw, &[]),
+    mutant(Sabotage::LengthUnchecked, Model::Rnr, &[]),
+    mutant(Sabotage::ReleaseEarly, Model::Siw, &[]),
+    mutant(Sabotage::ReleaseEarly, Model::Rnr, NO_BOOKS),
 ];
 
-const fn mutant(
-    sabotage: Sabotage,
-    model: Model,
-    blind: &'static [Invariant],
-    within: u64,
-) -> Mutant {
-    Mutant { sabotage, model, blind, within }
+const fn mutant(sabotage: Sabotage, model: Model, blind: &'static [Invariant]) -> Mutant {
+    Mutant { sabotage, model, blind }
 }
+
+/// The published table; [`limit`](Mutant::limit) reads the limits from it.
+pub const TABLE: &str = include_str!("../MUTANTS.md");
+/// Runs after which a mutant that was never measured has escaped.
+pub const UNMEASURED: u64 = 3_000;
+/// Starts that may need more runs than the limit, of fifteen; each at most three times as many.
+/// By chance one in a thousand starts needs more than ten times the median.
+const LATE: usize = 1;
 
 /// How a mutant was noticed.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// For each start, the number of runs until it was noticed; `None`: not within the limit.
+    /// For each start, the number of runs until it was noticed; `None`: not within three limits.
     pub runs: Vec<Option<u64>>,
+    /// The limit.
+    pub limit: u64,
     /// Which invariant was the first, and how often.
     pub by: BTreeMap<Invariant, u64>,
 }
@@ -63,18 +88,45 @@ impl Caught {
         runs.get(runs.len() / 2).copied().filter(|n| *n < u64::MAX)
     }
 
-    /// Whether it was noticed from every start.
+    /// The largest number of runs; `None`: it escaped.
+    pub fn worst(&self) -> Option<u64> {
+        self.runs.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// Whether it was noticed from every start, and in time.
     pub fn always(&self) -> bool {
-        self.runs.iter().all(Option::is_some)
+        let late = self.runs.iter().flatten().filter(|n| **n > self.limit).count();
+        self.runs.iter().all(Option::is_some) && late <= LATE
     }
 }
 
 impl Mutant {
-    /// Runs it from `starts` seeds that are far apart, until it is noticed.
+    /// Names it in the table.
+    pub fn row(&self) -> String {
+        let blind = match self.blind {
+            [] => "-".to_owned(),
+            blind => blind.iter().map(|inv| format!("{inv:?}")).collect::<Vec<_>>().join(" "),
+        };
+        let (row, name) = (self.sabotage.row(), self.sabotage.name());
+        format!("| {row} | {name} | {} | {blind} |", self.model)
+    }
+
+    /// Its limit in the published table.
+    pub fn limit(&self) -> Option<u64> {
+        let line = TABLE.lines().find(|line| line.starts_with(&self.row()))?;
+        line.trim_end_matches(" |").rsplit(' ').next()?.parse().ok()
+    }
+
+    /// Runs it from `starts` seeds that are far apart, until it is noticed; its limit as published.
     pub fn hunt(&self, starts: u64) -> Caught {
-        let mut caught = Caught { runs: Vec::new(), by: BTreeMap::new() };
+        self.hunt_within(starts, self.limit().unwrap_or(UNMEASURED))
+    }
+
+    /// The same with another limit.
+    pub fn hunt_within(&self, starts: u64, limit: u64) -> Caught {
+        let mut caught = Caught { runs: Vec::new(), limit, by: BTreeMap::new() };
         for start in 0..starts {
-            let found = (0..self.within).find_map(|n| {
+            let found = (0..3 * limit).find_map(|n| {
                 let mut opt = Options::draw(start * 1_000_003 + n, self.model, Some(self.sabotage));
                 opt.tolerate = self.blind;
                 let seen = run(&opt, false).violations;
@@ -84,11 +136,31 @@ impl Mutant {
             caught.runs.push(found.map(|(n, _)| n));
             if let Some((_, invariant)) = found {
                 *caught.by.entry(invariant).or_default() += 1;
+            } else {
+                break;
             }
         }
         caught
     }
+
+    /// Its line in the table, as measured.
+    pub fn line(&self, caught: &Caught) -> String {
+        let by: Vec<String> = caught.by.iter().map(|(inv, n)| format!("{inv:?} ×{n}")).collect();
+        let number = |n: Option<u64>| n.map_or("escaped".to_owned(), |n| n.to_string());
+        let (median, worst) = (number(caught.median()), number(caught.worst()));
+        format!("{} {} | {median} | {worst} | {} |", self.row(), by.join(", "), caught.limit)
+    }
 }
+
+/// Ten times the median, and no less than ten.
+pub fn limit_of(caught: &Caught) -> u64 {
+    caught.median().map_or(UNMEASURED, |median| median.saturating_mul(10))
+}
+
+/// The table's head.
+pub const HEAD: &str = "\
+| row | rule broken | model | not looked at | noticed by | median | worst | N |\n\
+|---|---|---|---|---|---|---|---|";
 
 /// A control: what must not be noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +183,40 @@ pub struct ControlResult {
     pub failed: Option<(u64, String)>,
 }
 
+/// All controls.
+pub const CONTROLS: [(Control, Model); 8] = [
+    (Control::Clean, Model::SharedWq),
+    (Control::Clean, Model::StrictMpa),
+    (Control::Clean, Model::Rnr),
+    (Control::Clean, Model::Siw),
+    (Control::Clean, Model::LateCq),
+    (Control::CreditsLane0, Model::StrictMpa),
+    (Control::CreditsLane0, Model::Siw),
+    (Control::CreditsLane0, Model::Rnr),
+];
+
+impl ControlResult {
+    /// In words; begins with FAILED if it is.
+    pub fn text(&self, control: Control) -> String {
+        match (&self.failed, control) {
+            (Some((seed, what)), _) => format!("FAILED at seed {seed}: {what}"),
+            // A control in which the broken rule never acts would prove nothing.
+            (None, Control::CreditsLane0) if self.s2 == 0 => "FAILED: S2 was never broken".into(),
+            (None, Control::CreditsLane0) => format!("clean, S2 broken in {}", self.s2),
+            (None, Control::Clean) => "clean".to_owned(),
+        }
+    }
+}
+
 impl Control {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Control::Clean => "nothing broken",
+            Control::CreditsLane0 => "credits-lane0",
+        }
+    }
+
     /// Runs it on seeds from `first` on.
     pub fn check(self, model: Model, first: u64, runs: u64) -> ControlResult {
         let mut result = ControlResult { runs, s2: 0, failed: None };
@@ -135,5 +240,43 @@ impl Control {
             }
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `cargo xtask sim --mutants --write` writes it anew.
+    #[test]
+    fn the_published_table_has_every_mutant_and_no_other() {
+        let lines: Vec<&str> = TABLE.lines().filter(|line| line.starts_with("| M")).collect();
+        assert_eq!(lines.len(), MUTANTS.len());
+        for mutant in MUTANTS {
+            let limit = mutant.limit();
+            assert!(limit.is_some_and(|limit| limit >= 10), "not in MUTANTS.md: {mutant:?}");
+        }
+    }
+
+    #[test]
+    fn every_rule_that_can_be_broken_is_broken() {
+        for sabotage in Sabotage::ALL {
+            assert!(MUTANTS.iter().any(|m| m.sabotage == *sabotage), "{sabotage:?}");
+        }
+        for row in 1..=15 {
+            let row = format!("M{row}");
+            assert!(MUTANTS.iter().any(|m| m.sabotage.row() == row), "{row}");
+        }
+    }
+
+    #[test]
+    fn late_and_escaped_ones_are_told_apart() {
+        let caught =
+            |runs: &[Option<u64>]| Caught { runs: runs.to_vec(), limit: 10, by: BTreeMap::new() };
+        assert!(caught(&[Some(1), Some(30), Some(2)]).always());
+        assert!(!caught(&[Some(11), Some(12), Some(2)]).always());
+        assert!(!caught(&[Some(1), Some(2), None]).always());
+        assert_eq!(caught(&[Some(1), Some(2), None]).worst(), None);
+        assert_eq!(limit_of(&caught(&[Some(7), Some(3), Some(90)])), 70);
     }
 }

@@ -132,8 +132,8 @@ fn btl(bench: &mut Bench) -> Result<Count> {
     cargo_test(bench, &[&["--package", "btl-ompi"][..], &features[..], &tests[..]].concat())
 }
 
-/// Runs of the simulator per device model.
-const SIM_SEEDS: &str = "7000";
+/// Runs of the simulator per device model: more than 20,000 in all.
+const SIM_SEEDS: &str = "4200";
 
 /// Many seeds with the rules on; then each rule off, which must be noticed, with controls. Each ends with a line
 /// `N passed, M failed`.
