@@ -38,18 +38,26 @@ impl WcStatus {
     fn name(self) -> &'static str {
         match self.0 {
             0 => "success",
-            1 => "local length error",
-            2 => "local QP operation error",
+            1 => {
+                "local length error: the message was longer than what was posted for it (a datagram has 40 bytes in front)"
+            }
+            2 => {
+                "local QP operation error: the device could not do it; soft RoCE says so of a message longer than the receive"
+            }
             4 => "local protection error: the memory region or its key is not valid here",
             5 => "flushed: the queue pair had failed before, or the connection has ended",
             6 => "memory window bind error",
             7 => "bad response from the peer",
             8 => "local access error",
-            9 => "invalid request at the peer",
+            9 => {
+                "invalid request at the peer: it was longer than the receive there, or not allowed"
+            }
             10 => {
                 "remote access error: the peer's region has another key, other bounds or not this right, or is gone; ask it again"
             }
-            11 => "remote operation error",
+            11 => {
+                "remote operation error: the peer could not do it; was its receive shorter than the message?"
+            }
             12 => {
                 "transport retries used up: the peer does not answer; it or its network is gone, so connect anew"
             }

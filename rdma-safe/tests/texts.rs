@@ -45,7 +45,10 @@ fn statuses_say_what_to_do() {
     says(failed_with(13), &["receiver-not-ready", "posted no receive", "allow more retries"]);
     says(failed_with(10), &["remote access", "another key", "ask it again"]);
     says(failed_with(12), &["does not answer", "connect anew"]);
-    says(failed_with(5), &["flushed"]);
+    says(failed_with(5), &["flushed", "connection has ended"]);
+    says(failed_with(1), &["longer than what was posted", "40 bytes"]);
+    says(failed_with(2), &["longer than the receive"]);
+    says(failed_with(11), &["receive shorter"]);
     says(failed_with(4711), &["4711"]);
 }
 

@@ -61,7 +61,7 @@ impl fmt::Display for Why {
             }
             Why::WrongRequest => "what was added to the request does not go with it",
             Why::NotConnected => {
-                "not connected yet: receives need INIT, sends an established connection"
+                "not connected yet: receives need INIT (init_qp of rdma-cm), sends an established connection"
             }
             Why::WrongKind => "this kind of queue pair has no such operation",
             Why::NotSupported => "this device has no such operation: see Context::caps",
