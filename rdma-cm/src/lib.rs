@@ -143,6 +143,10 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Features
+//! * `tokio` (off): the module `aio`, for connecting and connections in a tokio runtime.
+//! * `device-tests` (off): builds this crate's tests that need a device; it changes nothing else.
+//!
 //! # Unsafe code
 //! In `raw` and what is below it, `event`, `channel` (the descriptor) and `migrate` for librdmacm; in `sockaddr`, `interfaces`,
 //! `netlink`, `interrupt`, `waker` and `lookup` for libc. Everywhere else the compiler forbids it.

@@ -159,7 +159,8 @@ impl Context {
         ProtectionDomain::new(self)
     }
 
-    /// Creates a completion queue for at most `depth` completions (ibv_create_cq(3)).
+    /// Creates a completion queue for at most `depth` completions (ibv_create_cq(3)). It is polled; to sleep on it, make it
+    /// with a channel ([`create_cq_with`](Self::create_cq_with)).
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when `depth` is 0 or above the device's `max_cqe`, else
@@ -168,7 +169,14 @@ impl Context {
         CompletionQueue::new(self, depth, None)
     }
 
-    /// As [`create_cq`](Self::create_cq), with events on `channel`.
+    /// As [`create_cq`](Self::create_cq), with events on `channel`, one of its own as a rule:
+    ///
+    /// ```no_run
+    /// # fn f(ctx: &rdma_safe::Context) -> rdma_safe::Result<()> {
+    /// let mut group = rdma_safe::PollGroup::new(ctx.create_cq_with(256, &ctx.completion_channel()?)?);
+    /// let done = group.poll_wait(std::time::Duration::from_secs(1))?; // sleeps
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As `create_cq`; [`WrongContext`](crate::ErrorKind::WrongContext) for a channel of another context.

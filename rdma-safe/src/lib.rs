@@ -74,6 +74,10 @@
 //! for each state would only move the check to a match. Where the caller alone drives it, each state is a type:
 //! [`ManualQp`].
 //!
+//! # Features
+//! * `tokio` (off): the module `aio`, for completions, messages, requests and device events in a tokio runtime.
+//! * `device-tests` (off): builds this crate's tests that need a device; it changes nothing else.
+//!
 //! # Unsafe code
 //! Modules with unsafe code, and why:
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
