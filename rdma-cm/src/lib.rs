@@ -1,7 +1,7 @@
 //! Safe `rdma_cm`: connections for RDMA, with the role of each side in its type.
 //!
 //! For questions and answers between two programs, [`blocking`] is all that is needed. The rest of this page walks through the
-//! objects in the order in which they are made.
+//! objects in the order in which they are made. [`features`] names the test of each.
 //!
 //! # 1. The channel
 //! An [`EventChannel`] owns every id on it, because reading an event changes the id it is about; so ids are reached through
@@ -162,6 +162,8 @@ mod ece;
 pub mod error;
 mod established;
 mod event;
+#[doc = include_str!("../FEATURES.md")]
+pub mod features {}
 mod id;
 mod interfaces;
 mod interrupt;

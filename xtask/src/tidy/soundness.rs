@@ -11,6 +11,7 @@ const PROVING: &[&str] = &[
     "rdma-safe/FEATURES.md",
     "rdma-safe/HAZARDS.md",
     "rdma-safe/SOUNDNESS.md",
+    "rdma-cm/FEATURES.md",
     "rdma-cm/HAZARDS.md",
 ];
 
