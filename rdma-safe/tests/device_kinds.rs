@@ -49,6 +49,10 @@ impl Bench {
 
     /// Two queue pairs of this process, connected to each other by hand.
     fn pair(&self, kind: QpKind, access: PeerAccess) -> (QueuePair, QueuePair) {
+        self.pair_with(kind, access, RtsAttr::default())
+    }
+
+    fn pair_with(&self, kind: QpKind, access: PeerAccess, rts: RtsAttr) -> (QueuePair, QueuePair) {
         let make = || {
             let cq = self.cq.cq_ref();
             let qp = self.pd.create_manual_qp(&cq, &cq, &Bench::config(kind)).unwrap();
@@ -65,7 +69,7 @@ impl Bench {
         let (to_a, to_b) = (to(a.qp_num(), psn_a), to(b.qp_num(), psn_b));
         let a = a.ready_to_receive(&to_b).unwrap();
         let b = b.ready_to_receive(&to_a).unwrap();
-        let rts = |sq_psn| RtsAttr { sq_psn, ..RtsAttr::default() };
+        let rts = |sq_psn| RtsAttr { sq_psn, ..rts };
         (a.ready_to_send(&rts(psn_a)).unwrap(), b.ready_to_send(&rts(psn_b)).unwrap())
     }
 }
@@ -166,6 +170,24 @@ fn iwarp_has_reliable_connections_only() {
         let rc = bench.pd.create_qp(&cq, &cq, &Bench::config(QpKind::Rc)).unwrap();
         rc.query().unwrap();
     }
+}
+
+/// Reliable connections tell it, on transports that can.
+#[test]
+fn a_peer_without_a_receive_is_named() {
+    let mut bench = Bench::new();
+    if !bench.ctx.caps().contains(Caps::RNR_NAK) {
+        assert!(bench.ctx.transport().is_iwarp(), "it ends the connection: see rdma-cm");
+        return;
+    }
+    let few = RtsAttr { rnr_retry: 1, ..RtsAttr::default() };
+    let (mut a, mut b) = bench.pair_with(QpKind::Rc, PeerAccess::empty(), few);
+    a.post_inline(b"nobody listens", SIG).unwrap();
+    let done = redeem(&mut bench.cq, &mut [&mut a, &mut b], 1).remove(0);
+    assert_eq!(done.status, WcStatus::RNR_RETRY_EXC_ERR);
+    let text = done.status.to_string();
+    assert!(text.contains("posted no receive") && text.contains("allow more retries"), "{text}");
+    assert_eq!(a.state(), QpState::Error);
 }
 
 /// UC promises nothing and reports nothing: a message without a receive is lost, and the next one arrives.

@@ -21,7 +21,7 @@
 //! | S9 | a failed peer is reported once, for a cause, and nothing comes of it after |
 //! | S10 | everything that grows has a limit (that nothing is allocated on the message path is measured in `btl-core/tests/alloc.rs`) |
 //! | S11 | no panic |
-//! | S12 | who is not of this job gets a reject with the reason; who breaks the protocol hurts itself only: its lane sends and delivers no more |
+//! | S12 | who is not of this job gets a reject with the reason; who breaks the protocol hurts itself only: its lane is dead |
 //! | L1 | everything accepted completes or fails |
 //! | L2 | no deadlock, no livelock |
 //! | L3 | every connect ends |
