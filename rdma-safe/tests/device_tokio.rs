@@ -8,15 +8,20 @@ use cancel::{at_most, at_most_woken, in_both, next, soon};
 use rdma_safe::aio::{AsyncConfig, AsyncPollGroup, AsyncQueuePair, DeviceEvents};
 use rdma_safe::*;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use support::cm::{Cm, End};
 use support::under_test::open;
 use support::{address, device_name};
 
+/// One test takes the port down.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// A number goes back and forth, each time one more, while every other wait is dropped.
 #[test]
 fn a_group_plays_ping_pong() {
     const ROUNDS: u32 = 2_000;
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     in_both(|| async {
         let ctx = open();
         let pd = ctx.alloc_pd().unwrap();
@@ -98,6 +103,7 @@ fn a_read_and_messages_do_not_mix_up() {
 /// Last by its name: the network is not quite what it was before, and each test program has a machine of its own.
 #[test]
 fn when_a_port_goes_down_and_up_that_is_told() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let sys = format!("/sys/class/infiniband/{}/ports/1/gid_attrs/ndevs/0", device_name());
     let netdev = std::fs::read_to_string(&sys).unwrap_or_else(|e| panic!("{sys}: {e}"));
     let link = |state: &str| {
