@@ -72,6 +72,7 @@ fn a_group_plays_ping_pong() {
 /// On soft iWARP reads complete after what was posted behind them: whoever waits gets their own.
 #[test]
 fn a_read_and_messages_do_not_mix_up() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     const SIZE: usize = 32 << 10;
     in_both(|| async {
         let pd = open().alloc_pd().unwrap();
