@@ -130,7 +130,8 @@ impl Line {
             return Err(Error::Disconnected);
         }
         let deadline = channel::deadline(self.limit);
-        while self.outgoing.is_none() {
+        // Nudges may take the last place in the queue.
+        while self.outgoing.is_none() || self.qp.room().0 == 0 {
             self.wait(channel, id, deadline, GLANCE)?;
         }
         let Some(slot) = self.outgoing.as_mut() else { return Ok(()) };
