@@ -204,9 +204,33 @@ impl Traffic {
     }
 }
 
+/// Set in a process that has traffic. librdmacm keeps what it used open until the process ends, and a device is removed
+/// only when nobody has it open: so the parent has none.
+const CHILD: &str = "RDMA_TEST_TRAFFIC";
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// This test in a process of its own.
+fn child(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(CHILD, "1");
+    command
+}
+
 #[test]
 fn the_network_goes_and_comes_back_under_traffic() {
+    if is_child() {
+        return under_a_network_that_goes();
+    }
     let _one = one_at_a_time();
+    let run = child("the_network_goes_and_comes_back_under_traffic").output().unwrap();
+    let said = [run.stdout, run.stderr].concat();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+fn under_a_network_that_goes() {
     let device = SoftDevice::under_test();
     let mut events = AsyncEvents::new(&open()).unwrap();
     let mut traffic = Traffic::new();
@@ -236,20 +260,14 @@ fn the_network_goes_and_comes_back_under_traffic() {
     Traffic::new().works();
 }
 
-/// Set in the process that has the traffic.
-const CHILD: &str = "RDMA_TEST_TRAFFIC";
-
-/// A process of its own has the traffic, because librdmacm keeps what it used open until the process ends.
 #[test]
 fn a_device_is_removed_under_traffic() {
-    if std::env::var_os(CHILD).is_some() {
+    if is_child() {
         return under_removal();
     }
     let _one = one_at_a_time();
     let device = SoftDevice::under_test();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_device_is_removed_under_traffic", "--nocapture"])
-        .env(CHILD, "1")
+    let mut child = child("a_device_is_removed_under_traffic")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -258,11 +276,11 @@ fn a_device_is_removed_under_traffic() {
     let ready = said.by_ref().map_while(std::io::Result::ok).any(|l| l.ends_with("ready"));
     assert!(ready, "it did not connect: {}", child.wait().unwrap());
     let mut removal = device.begin_removal();
+    assert!(removal.try_wait().unwrap().is_none(), "it waits for the child");
     child.stdin.take().unwrap().write_all(b"removed\n").unwrap();
     said.map_while(std::io::Result::ok).for_each(|l| println!("{l}"));
     assert!(child.wait().unwrap().success());
     // It was the last user.
-    assert!(removal.try_wait().is_ok());
     finish(removal);
     device.add();
     Traffic::new().works();
