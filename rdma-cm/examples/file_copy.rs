@@ -31,7 +31,7 @@ fn receive(at: &str, file: &str) -> Result<()> {
     let size = u64::from_be_bytes(request.private_data().payload()?.try_into()?) as usize;
     let (pd, mut group, mut qp) = make(&channel.open_device(&request)?)?;
     let memory = OwnedMemory::zeroed(size.max(1))?; // there are no empty regions
-    let region = MemoryRegion::register_remote(&pd, memory, RemoteAccess::Write)?;
+    let region = pd.register_remote(memory, RemoteAccess::Write)?;
     channel.init_qp(&request, &mut qp)?;
     qp.post_recv(pd.slots(64, 1)?.remove(0))?;
     let there = PrivateData::framed(&region.remote().to_bytes())?;

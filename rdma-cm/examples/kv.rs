@@ -30,7 +30,7 @@ fn serve(at: &str, pairs: &[String]) -> Result<()> {
     let listener = channel.listen(at.parse()?, 16)?;
     let pd = channel.open_device(&listener)?.alloc_pd()?;
     let table = OwnedMemory::zeroed(PLACES * SIZE)?;
-    let table = MemoryRegion::register_remote(&pd, table, RemoteAccess::Read)?;
+    let table = pd.register_remote(table, RemoteAccess::Read)?;
     for pair in pairs {
         let (key, _) = pair.split_once('=').ok_or("a pair is KEY=VALUE")?;
         let free = table.load_u64(place(key))? == 0 && pair.len() <= SIZE;
@@ -64,7 +64,7 @@ fn get(from: &str, key: &str) -> Result<()> {
     let table = RemoteRange::from_bytes(connection.private_data().payload()?.try_into()?);
     let mut group = PollGroup::new(cq);
     let qp = group.adopt(qp).map_err(|(_, e)| e)?;
-    let sink = MemoryRegion::register_remote(&pd, vec![0; SIZE].into(), RemoteAccess::ReadSink)?;
+    let sink = pd.register_remote(vec![0; SIZE].into(), RemoteAccess::ReadSink)?;
     let there = table.slice(place(key) as u64, SIZE as u64).ok_or("the table is too small")?;
     group.post(qp, Request::read(sink.into_slots(SIZE, 1)?.remove(0), SIZE, there))?;
     let done = group.poll_wait(LIMIT)?.filter(|d| d.status.is_ok()).ok_or("no answer")?;

@@ -212,7 +212,7 @@ fn range_of(done: &Done) -> RemoteRange {
 }
 
 fn region(side: &Side, access: RemoteAccess) -> MemoryRegion<Remote> {
-    MemoryRegion::register_remote(&side.pd, OwnedMemory::from(vec![0_u8; PING]), access).unwrap()
+    side.pd.register_remote(OwnedMemory::from(vec![0_u8; PING]), access).unwrap()
 }
 
 /// Tells the peer where memory is and waits for its word that it is done with it.

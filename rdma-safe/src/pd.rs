@@ -131,7 +131,7 @@ impl ProtectionDomain {
         memory: OwnedMemory,
         access: RemoteAccess,
     ) -> Result<MemoryRegion<Remote>> {
-        MemoryRegion::register_remote(self, memory, access)
+        self.register_remote_with(memory, access, &Registration::new())
     }
 
     /// As [`register_remote`](Self::register_remote), in a special way.

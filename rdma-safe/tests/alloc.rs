@@ -100,7 +100,7 @@ fn requests_of_every_kind_allocate_nothing() {
     a.mark_connected().unwrap();
     b.mark_connected().unwrap();
     let memory = OwnedMemory::zeroed(256).unwrap();
-    let region = MemoryRegion::register_remote(&pd, memory, RemoteAccess::ReadWrite).unwrap();
+    let region = pd.register_remote(memory, RemoteAccess::ReadWrite).unwrap();
     let to = region.remote();
     let shared = pd.register(vec![1; 100].into()).unwrap().into_shared();
     let mut list = SgList::new();

@@ -643,8 +643,7 @@ fn remote_memory_is_copied() {
     let _one = one_at_a_time();
     let ctx = open();
     let pd = ctx.alloc_pd().unwrap();
-    let mr =
-        MemoryRegion::register_remote(&pd, vec![0; 100].into(), RemoteAccess::ReadWrite).unwrap();
+    let mr = pd.register_remote(vec![0; 100].into(), RemoteAccess::ReadWrite).unwrap();
     mr.copy_in(90, &[7; 10]).unwrap();
     assert!(mr.copy_in(91, &[7; 10]).is_err());
     let mut out = [0; 12];

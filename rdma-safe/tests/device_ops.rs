@@ -67,7 +67,7 @@ impl Rig {
 
     fn remote(&self, access: RemoteAccess, size: usize) -> RemoteSlot {
         let memory = OwnedMemory::zeroed(size).unwrap();
-        let region = MemoryRegion::register_remote(&self.pd, memory, access).unwrap();
+        let region = self.pd.register_remote(memory, access).unwrap();
         region.into_slots(size, 1).unwrap().pop().unwrap()
     }
 
@@ -321,8 +321,7 @@ fn atomics_count_or_are_refused() {
     }
     drop(word);
     let memory = OwnedMemory::zeroed(64).unwrap();
-    let region =
-        MemoryRegion::register_remote(&rig.pd, memory, RemoteAccess::ReadWriteAtomic).unwrap();
+    let region = rig.pd.register_remote(memory, RemoteAccess::ReadWriteAtomic).unwrap();
     word = region.into_slots(64, 1).unwrap().pop().unwrap();
     word.store_u64(8, 40).unwrap();
     let at = word.remote().slice(8, 8).unwrap();
@@ -545,7 +544,7 @@ fn memory_windows_open_and_close_or_are_refused() {
     }
     for kind in [WindowKind::Type1, WindowKind::Type2] {
         let memory = OwnedMemory::zeroed(4096).unwrap();
-        let region = MemoryRegion::register_remote(&rig.pd, memory, RemoteAccess::Windows).unwrap();
+        let region = rig.pd.register_remote(memory, RemoteAccess::Windows).unwrap();
         let window = rig.pd.alloc_window(kind).unwrap();
         assert_eq!(window.remote(), None);
         let (read, write) = (WindowAccess::READ, WindowAccess::WRITE);
@@ -596,7 +595,7 @@ fn a_window_outlives_its_queue_pair() {
         return;
     }
     let memory = OwnedMemory::zeroed(4096).unwrap();
-    let region = MemoryRegion::register_remote(&rig.pd, memory, RemoteAccess::Windows).unwrap();
+    let region = rig.pd.register_remote(memory, RemoteAccess::Windows).unwrap();
     let window = rig.pd.alloc_window(WindowKind::Type2).unwrap();
     rig.b.post(Request::bind(window, &region, 0, 100, WindowAccess::WRITE)).unwrap();
     let Some(PayloadKind::Window(window)) = rig.one().payload.map(Payload::into_kind) else {

@@ -42,7 +42,7 @@ impl Rig {
 
     fn region(&self, access: RemoteAccess, size: usize) -> MemoryRegion<Remote> {
         let memory = OwnedMemory::zeroed(size).unwrap();
-        MemoryRegion::register_remote(&self.pd, memory, access).unwrap()
+        self.pd.register_remote(memory, access).unwrap()
     }
 
     fn done(&mut self, want: usize) -> Vec<Done> {

@@ -555,8 +555,7 @@ fn a_region_asks_its_buffer_once() {
     let pd = fake.ctx.alloc_pd().unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
     let buffer = Counted(Box::into_raw(Box::new([7; 64])), Arc::clone(&calls));
-    let region =
-        MemoryRegion::register_remote(&pd, OwnedMemory::new(buffer), RemoteAccess::Read).unwrap();
+    let region = pd.register_remote(OwnedMemory::new(buffer), RemoteAccess::Read).unwrap();
     let asked = calls.load(Ordering::Relaxed);
     let mut out = [0; 64];
     region.copy_out(0, &mut out).unwrap();

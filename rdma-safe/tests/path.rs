@@ -48,7 +48,7 @@ impl Rig {
 
     fn region(&self) -> MemoryRegion<Remote> {
         let memory = OwnedMemory::zeroed(64).unwrap();
-        MemoryRegion::register_remote(&self.pd, memory, RemoteAccess::Windows).unwrap()
+        self.pd.register_remote(memory, RemoteAccess::Windows).unwrap()
     }
 
     fn done(&mut self) -> Vec<Done> {

@@ -8,7 +8,7 @@ use rdma_safe::*;
 fn remote(fake: &Fake, len: usize) -> MemoryRegion<Remote> {
     let pd = fake.ctx.alloc_pd().unwrap();
     let memory = OwnedMemory::zeroed(len).unwrap();
-    MemoryRegion::register_remote(&pd, memory, RemoteAccess::ReadWrite).unwrap()
+    pd.register_remote(memory, RemoteAccess::ReadWrite).unwrap()
 }
 
 #[test]

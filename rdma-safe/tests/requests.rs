@@ -50,7 +50,7 @@ impl Rig {
     fn remote(&self) -> RemoteSlot {
         let memory = OwnedMemory::zeroed(64).unwrap();
         let access = RemoteAccess::ReadWrite;
-        let region = MemoryRegion::register_remote(&self.pd, memory, access).unwrap();
+        let region = self.pd.register_remote(memory, access).unwrap();
         region.into_slots(64, 1).unwrap().pop().unwrap()
     }
 

@@ -58,7 +58,7 @@ fn poll(cq: &mut CompletionQueue) -> Vec<Wc> {
 fn a_region_outlives_every_handle() {
     let Rig { a, b, cq, pd, fake } = rig();
     let local = pd.register(vec![7u8; 100].into()).unwrap();
-    let remote = MemoryRegion::register_remote(&pd, vec![8u8; 100].into(), RemoteAccess::Read);
+    let remote = pd.register_remote(vec![8u8; 100].into(), RemoteAccess::Read);
     drop((a, b, cq, pd));
     assert_eq!(fake.state().alive(), (0, 0, 2, 1));
     assert_eq!(local[99], 7);
@@ -221,8 +221,7 @@ fn memory_is_freed_after_the_deregistration() {
 fn a_dropped_region_leaves_no_key_behind() {
     let fake = Fake::open();
     let pd = fake.ctx.alloc_pd().unwrap();
-    let region =
-        MemoryRegion::register_remote(&pd, vec![0u8; 64].into(), RemoteAccess::ReadWrite).unwrap();
+    let region = pd.register_remote(vec![0u8; 64].into(), RemoteAccess::ReadWrite).unwrap();
     let slots = region.into_slots(32, 1).unwrap();
     assert_eq!(fake.state().alive().2, 1);
     drop(slots);
@@ -265,7 +264,7 @@ fn a_region_lives_until_its_window_is_unbound() {
         let window = pd.alloc_window(WindowKind::Type1).unwrap();
         let region = || {
             let memory = vec![0u8; 64].into();
-            MemoryRegion::register_remote(&pd, memory, RemoteAccess::Windows).unwrap()
+            pd.register_remote(memory, RemoteAccess::Windows).unwrap()
         };
         let all = WindowAccess::READ;
         let first = region();

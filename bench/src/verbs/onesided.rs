@@ -22,7 +22,7 @@ pub(crate) fn run(spec: &Spec, way: Way) -> Outcome {
 }
 
 fn region(half: &Half, len: usize, access: RemoteAccess) -> Outcome<MemoryRegion<Remote>> {
-    Ok(MemoryRegion::register_remote(&half.pd, OwnedMemory::zeroed(len)?, access)?)
+    Ok(half.pd.register_remote(OwnedMemory::zeroed(len)?, access)?)
 }
 
 /// The side whose memory is used, and which has nothing to do: it waits for the message that says the end, as perftest's does.

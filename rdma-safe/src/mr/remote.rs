@@ -15,18 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// a `Vec` that happens to start elsewhere. Whether they are atomic with what the device does to them for a peer,
 /// [`AtomicScope`](crate::AtomicScope) tells; a plain load or store of a word is whole on every device known.
 impl MemoryRegion<Remote> {
-    /// Registers memory that peers may use; only copies in and out from here on.
-    ///
-    /// # Errors
-    /// As [`ProtectionDomain::register_remote`].
-    pub fn register_remote(
-        pd: &ProtectionDomain,
-        memory: OwnedMemory,
-        access: RemoteAccess,
-    ) -> Result<Self> {
-        Self::register_remote_with(pd, memory, access, &Registration::new())
-    }
-
     pub(crate) fn register_remote_with(
         pd: &ProtectionDomain,
         memory: OwnedMemory,

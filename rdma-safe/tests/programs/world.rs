@@ -416,7 +416,7 @@ impl<F: Fabric> World<F> {
         let (number, pd) = &self.pds[i];
         let count = usize::from(count);
         let memory = OwnedMemory::new(Watched::new(64 * count, &self.watch, &self.ledger));
-        let made = MemoryRegion::register_remote(pd, memory, RemoteAccess::ReadWrite);
+        let made = pd.register_remote(memory, RemoteAccess::ReadWrite);
         let Ok(region) = made else { return };
         let slots = region.into_slots(64, count).expect("they fit");
         self.model.slots_made(*number, slots.iter().map(remote_address));
