@@ -26,7 +26,7 @@ use crate::qp_attr::{QpAttr, QpConfig, QpKind, QpState};
 use crate::qp_create::{check, explain_create, init_attr, inline_wanted, next_serial, reserve};
 use crate::ring::{InFlight, Kind};
 use crate::slot::Slot;
-use crate::srq::SrqRef;
+use crate::srq::{Joining, SrqRef};
 use crate::states::{self, Row};
 use crate::{Caps, Context};
 use rdma_sys::*;
@@ -106,9 +106,7 @@ impl QueuePair {
         check(ctx, send_cq, recv_cq, config, srq.is_some())?;
         let serial = next_serial()?;
         let (send_cq, recv_cq) = (&send_cq.0, &recv_cq.0);
-        if let Some(srq) = srq {
-            srq.join(pd, recv_cq, config.kind)?;
-        }
+        let joining = srq.map(|srq| srq.join(pd, recv_cq, config.kind)).transpose()?;
         reserve(send_cq, recv_cq, config)?;
         let inline = inline_wanted(config, ctx.caps());
         let raw_srq = srq.map_or(null_mut(), SrqRef::as_raw);
@@ -123,6 +121,7 @@ impl QueuePair {
         };
         send_cq.born(serial);
         recv_cq.born(serial);
+        joining.into_iter().for_each(Joining::done);
         let flight = InFlight::new(serial, config.send_depth, config.receives());
         let flight = if config.kind == QpKind::Ud { flight.with_datagrams() } else { flight };
         Ok(QueuePair {

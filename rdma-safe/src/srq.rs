@@ -18,7 +18,7 @@ use rdma_sys::*;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 struct SrqInner {
     raw: NonNull<ibv_srq>,
@@ -27,8 +27,10 @@ struct SrqInner {
     pd: ManuallyDrop<Arc<PdInner>>,
     /// What makes it one of an XRC domain: the domain, and the number by which senders name it.
     xrc: ManuallyDrop<Option<(XrcDomain, u32)>>,
-    /// Whether its queue pairs take datagrams; the first one decides.
+    /// Whether its queue pairs take datagrams; the first one that could be made decides.
     datagrams: OnceLock<bool>,
+    /// Locked while a queue pair is made on it.
+    joining: Mutex<()>,
     /// Completion queues whose depth it has booked.
     booked: Mutex<Vec<Arc<CqInner>>>,
     /// What it still owned when its handle was dropped: queue pairs may still receive into it.
@@ -106,19 +108,22 @@ impl SrqRef {
         self.0.raw.as_ptr()
     }
 
-    /// Takes a new queue pair, and books its completions on the queue that will use.
+    /// Lets a queue pair of this kind be made on it, and books its completions on the queue that will use.
     pub(crate) fn join(
         &self,
         pd: &ProtectionDomain,
         cq: &Arc<CqInner>,
         kind: QpKind,
-    ) -> Result<()> {
+    ) -> Result<Joining<'_>> {
+        let datagrams = kind == QpKind::Ud;
+        let one = self.0.joining.lock().unwrap_or_else(PoisonError::into_inner);
         let why = if self.0.xrc.is_some() {
             "messages reach the queue of an XRC domain through its targets only"
-        } else if *self.0.datagrams.get_or_init(|| kind == QpKind::Ud) != (kind == QpKind::Ud) {
+        } else if self.0.datagrams.get().is_some_and(|d| *d != datagrams) {
             "a shared receive queue takes datagrams or connections, not both: only one has 40 bytes in front"
         } else {
-            return self.book(pd, cq);
+            self.book(pd, cq)?;
+            return Ok(Joining { datagrams, queue: &self.0.datagrams, _one: one });
         };
         Err(Error::refused("create_qp", ErrorKind::InvalidArgument, why))
     }
@@ -138,6 +143,20 @@ impl SrqRef {
             booked.push(Arc::clone(cq));
         }
         Ok(())
+    }
+}
+
+/// A queue pair is being made on a shared receive queue; no other meanwhile.
+pub(crate) struct Joining<'s> {
+    datagrams: bool,
+    queue: &'s OnceLock<bool>,
+    _one: MutexGuard<'s, ()>,
+}
+
+impl Joining<'_> {
+    /// It was made.
+    pub(crate) fn done(self) {
+        self.queue.get_or_init(|| self.datagrams);
     }
 }
 
@@ -214,6 +233,7 @@ impl SharedReceiveQueue {
             pd: ManuallyDrop::new(Arc::clone(pd.root())),
             xrc: ManuallyDrop::new(xrc),
             datagrams: OnceLock::new(),
+            joining: Mutex::default(),
             booked: Mutex::default(),
             left: Mutex::default(),
         };

@@ -297,7 +297,10 @@ fn a_shared_queue_takes_datagrams_or_connections() {
     let srq = pd.create_srq(8).unwrap();
     let on = |kind| pd.create_qp_on_srq(&name, &name, &srq.srq_ref(), &config(kind));
     assert_eq!(on(QpKind::XrcSend).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    let first = on(QpKind::Ud).unwrap();
+    fake.state().faults.create_qp_fails = libc::ENOMEM;
+    assert_eq!(on(QpKind::Rc).unwrap_err().errno(), libc::ENOMEM);
+    fake.state().faults.create_qp_fails = 0;
+    let first = on(QpKind::Ud).expect("what could not be made decides nothing");
     assert_eq!(on(QpKind::Rc).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let second = on(QpKind::Ud).unwrap();
     assert_eq!(name.depth().1, 4 + 4 + 8, "the shared queue's depth once");

@@ -236,3 +236,30 @@ fn raw_immediate_data_has_no_way_over_an_extended_connection() {
     }
     fake.check();
 }
+
+/// How much of a list counts is said in the list.
+#[test]
+fn a_list_is_posted_whole() {
+    let mut rig = rig();
+    let range = RemoteRange { addr: 8, len: 64, rkey: 1 };
+    let mut list = SgList::new();
+    list.push(rig.slots(1).pop().unwrap(), 40).unwrap();
+    for (len, why) in [(41, Why::TooLong), (39, Why::WrongRequest), (0, Why::WrongRequest)] {
+        for write in [false, true] {
+            let e = match write {
+                true => rig.a.post(Request::write(list, len, range)),
+                false => rig.a.post(Request::send(list, len)),
+            };
+            let e = e.unwrap_err();
+            assert_eq!(e.why, why, "{len} of 40");
+            let Some(PayloadKind::List(back)) = e.payload.map(Payload::into_kind) else {
+                panic!("the list comes back");
+            };
+            list = back;
+        }
+    }
+    let e = rig.a.post(Request::fetch_add(list, range, 1)).unwrap_err();
+    assert_eq!(e.why, Why::Misaligned);
+    assert_eq!(rig.a.in_flight(), (0, 0));
+    rig.fake.check();
+}

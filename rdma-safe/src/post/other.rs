@@ -296,8 +296,13 @@ impl QueuePair {
                     _ => 1,
                 };
                 self.admit_list(list, most)?;
-                // Only atomics can differ here: the other requests took their length from the list.
-                if list.total() == request.len as u64 { Ok(()) } else { Err(Why::Misaligned) }
+                match request.op {
+                    _ if list.total() == request.len as u64 => Ok(()),
+                    Op::CompareSwap | Op::FetchAdd => Err(Why::Misaligned),
+                    _ if list.total() < request.len as u64 => Err(Why::TooLong),
+                    // How much of a list counts is said piece by piece.
+                    _ => Err(Why::WrongRequest),
+                }
             }
         }
     }

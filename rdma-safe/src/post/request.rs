@@ -72,7 +72,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sends the first `len` bytes of a slot, remote slot or shared slice.
+    /// Sends the first `len` bytes of a slot, remote slot or shared slice. Of a list only all:
+    /// [`send_list`](Self::send_list).
+    ///
+    /// A datagram longer than the path's MTU is dropped by the device without a word, and completes as sent (InfiniBand
+    /// 1.2.1, C10-93.1.1).
     pub fn send(payload: impl Into<Payload>, len: usize) -> Request<'a> {
         Request::new(Op::Send, Some(payload.into()), len, NOWHERE)
     }
