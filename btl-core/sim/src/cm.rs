@@ -635,7 +635,8 @@ impl crate::net::Net {
     /// mean nothing to it.
     fn more_events(&mut self, wire: u32) {
         let (duplicate, noise) = (self.opt.cm.duplicate, self.opt.cm.noise);
-        if duplicate > 0 && self.rng.chance(1, duplicate) {
+        if duplicate > 0 && self.duplicates > 0 && self.rng.chance(1, duplicate) {
+            self.duplicates -= 1;
             self.inject(Hit::Duplicate);
             let first = &self.wires[wire as usize];
             let again = Wire { replay: true, ..Wire::new(None, first.to, first.data) };

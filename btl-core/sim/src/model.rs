@@ -233,7 +233,9 @@ impl Net {
         self.cover.hit(Hit::RnrNak);
         let sender = &mut self.qps[q as usize];
         sender.rnr_tries = sender.rnr_tries.saturating_add(1);
-        if self.opt.dev.rnr_retry == 7 || sender.rnr_tries <= self.opt.dev.rnr_retry {
+        // For ever is too long when nobody means it well.
+        let forever = self.opt.dev.rnr_retry == 7 && (honest || sender.rnr_tries < 50);
+        if forever || sender.rnr_tries <= self.opt.dev.rnr_retry {
             return Next::Again(self.opt.dev.rnr_timer);
         }
         sender.pipe.clear();

@@ -197,6 +197,9 @@ pub(crate) struct Net {
     pub(crate) cuts: Vec<(u32, u32, Nanos, bool)>,
     /// Faults so far.
     pub(crate) faults: u64,
+    /// Requests that may still come twice. A process that connects in vain eight times in a row
+    /// has failed by rule, so there are fewer of them.
+    pub(crate) duplicates: u32,
 }
 
 impl Net {
@@ -243,6 +246,7 @@ impl Net {
             no_buffer: 0,
             cuts: Vec::new(),
             faults: 0,
+            duplicates: 6,
             opt,
         }
     }

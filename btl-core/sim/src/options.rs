@@ -235,6 +235,10 @@ impl Options {
             longest = 8 * SECOND;
         }
         let one_sided = rng.chance(1, 6);
+        if one_sided {
+            // A request that nobody is behind makes a peer that nobody can call back: no fault of the engine's.
+            cm.duplicate = 0;
+        }
         let mut dev = draw_device(rng);
         if sabotage == Some(Sabotage::CreditsLane0) {
             // Credits beside their lane may reach its successor: beside the point, so lanes are

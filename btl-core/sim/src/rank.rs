@@ -8,6 +8,7 @@ use crate::options::{BadAddress, Options};
 use crate::port::{Link, SharedNet, SimCm, SimPort};
 use crate::rng;
 use crate::slots::SimSlot;
+use crate::swarm::Fault;
 use crate::workload::Item;
 use btl_core::engine::{Event, RecvBuf, SendBuf};
 use btl_core::error::{AllocError, SendErrorKind};
@@ -496,7 +497,8 @@ fn config_for(me: u32, opt: &Options) -> Config {
         true => 60 * SECOND,
     };
     // A process that stands still says no Hello.
-    config.t_first = 200 * SECOND;
+    let pauses = opt.faults.iter().any(|fault| matches!(fault, Fault::Pause(..)));
+    config.t_first = if pauses { 200 * SECOND } else { 30 * SECOND };
     config.rma_ops = RMA_OPS;
     config.max_accepting = opt.max_accepting;
     config.max_unknown = opt.max_unknown;

@@ -146,3 +146,45 @@ fn a_message_after_bye_and_a_broken_header_are_seen() {
     check.on_post_send(0, &[HELLO; 3]);
     assert_eq!(found(&check), [Invariant::S8]);
 }
+
+/// What is wrong with what `from` sends after a proper start.
+fn hostile(frames: &[&[u8]]) -> Option<String> {
+    let mut check = open(4);
+    check.hostile = true;
+    check.join(0, 1);
+    for bytes in frames {
+        check.on_polled(1, false, Some(bytes));
+    }
+    check.broken_by_peer(1)
+}
+
+#[test]
+fn what_a_hostile_peer_sends_is_known_for_what_it_is() {
+    assert_eq!(hostile(&[&frame(DATA, 0)]), None);
+    let told = |bytes: &[&[u8]], what: &str| {
+        let found = hostile(bytes);
+        assert!(found.as_ref().is_some_and(|found| found.contains(what)), "{what}: {found:?}");
+    };
+    told(&[&frame(DATA, 5)], "credits");
+    told(&[&frame(HELLO, 0)], "another");
+    told(&[&frame(BYE, 0), &frame(DATA, 0)], "after Bye");
+    told(&[&frame(0x23, 0)], "version");
+    told(&[&frame(0x1e, 0)], "kind");
+    told(&[&[DATA; 5]], "shorter");
+    told(&[&[DATA, 0, 0, 0, 9, 0, 0, 0]], "length");
+    let mut check = lane(4);
+    check.hostile = true;
+    check.on_polled(1, false, Some(&frame(DATA, 0)));
+    assert!(check.broken_by_peer(1).is_some_and(|what| what.contains("first")));
+}
+
+#[test]
+fn a_send_to_who_broke_the_protocol_is_seen() {
+    let mut check = open(4);
+    check.hostile = true;
+    check.join(0, 1);
+    check.on_polled(0, false, Some(&frame(DATA, 5)));
+    assert_eq!(found(&check), []);
+    check.on_post_send(0, &frame(DATA, 0));
+    assert_eq!(found(&check), [Invariant::S12]);
+}
