@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Completions taken from the device at once.
 const BATCH: usize = 16;
 /// Beyond every batch.
-const NOWHERE: usize = usize::MAX;
+const NOWHERE: usize = usize::MAX - 1;
 const INDEX_BITS: u32 = 24;
 /// Most queue pairs of one group at a time.
 const QPS_MAX: usize = 1 << INDEX_BITS;
@@ -115,10 +115,10 @@ impl Completion {
 pub struct PollGroup {
     /// Place in `batch` of what is next; [`NOWHERE`] while something is `ready`.
     head: usize,
-    /// How many there are in `batch`, from `head` (or `resume`) on, and in `ready`.
-    left: usize,
-    /// `head`, while that is [`NOWHERE`].
-    resume: usize,
+    /// Behind the last one in `batch`; beyond [`NOWHERE`] while something is `ready`. Equal to `head`: ask the device.
+    end: usize,
+    /// `head` and `end`, while these are [`NOWHERE`] and beyond.
+    resume: (usize, usize),
     /// In a place of its own, so that a call of the device leaves the group's fields in their registers.
     batch: Box<[Wc; BATCH]>,
     /// Formerly parked completions of a queue pair that has been adopted since.
@@ -141,8 +141,8 @@ impl PollGroup {
     pub fn new(cq: CompletionQueue) -> PollGroup {
         PollGroup {
             head: 0,
-            left: 0,
-            resume: 0,
+            end: 0,
+            resume: (0, 0),
             batch: Box::new(std::array::from_fn(|_| Wc::empty())),
             ready: VecDeque::new(),
             qps: Route::new(),
@@ -205,10 +205,10 @@ impl PollGroup {
         for wc in std::mem::take(&mut self.parked) {
             if wc.serial() == serial {
                 if self.ready.is_empty() {
-                    self.resume = std::mem::replace(&mut self.head, NOWHERE);
+                    self.resume = (self.head, self.end);
+                    (self.head, self.end) = (NOWHERE, NOWHERE + 1);
                 }
                 self.ready.push_back(wc);
-                self.left += 1;
             } else if self.cq.inner().is_live(wc.serial()) {
                 self.parked.push(wc);
             } else {
@@ -311,22 +311,23 @@ impl PollGroup {
     /// The errno of the provider's poll.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>> {
-        let (mut i, mut left) = (self.head, self.left);
-        if left == 0 {
-            left = self.cq.poll_unchecked(&mut *self.batch)?;
-            if left == 0 {
+        let mut i = self.head;
+        if i == self.end {
+            let n = self.cq.poll_unchecked(&mut *self.batch)?;
+            if n == 0 {
                 return Ok(None);
             }
-            i = 0;
+            (i, self.end) = (0, n);
         }
+        // Before anything is redeemed, so that the ways of it have nothing in common afterwards.
+        self.head = i.wrapping_add(1);
         if let Some(wc) = self.batch.get_mut(i)
             && let Some(qp) = self.qps.near(serial_and_more(wc.0.wr_id))
             && let Some(done) = qp.redeem_plain(wc)
         {
-            (self.head, self.left) = (i + 1, left - 1);
             return Ok(Some(Completion::of(qp.key, done)));
         }
-        (self.head, self.left) = (i, left);
+        self.head = i;
         let mut rest = Ok(None);
         self.poll_rest_into(&mut rest);
         rest
@@ -345,32 +346,31 @@ impl PollGroup {
             let mut wc = match self.ready.pop_front() {
                 Some(wc) => {
                     if self.ready.is_empty() {
-                        self.head = self.resume;
+                        (self.head, self.end) = self.resume;
                     }
                     wc
                 }
                 None => {
-                    if self.left == 0 {
+                    if self.head == self.end {
                         // A provider cannot have written more than it was asked for.
-                        self.left = self.cq.poll(&mut *self.batch)?;
-                        self.head = 0;
-                        if self.left == 0 {
+                        (self.head, self.end) = (0, self.cq.poll(&mut *self.batch)?);
+                        if self.end == 0 {
                             return Ok(None);
                         }
                     }
-                    let i = self.head;
-                    self.head += 1;
-                    match self.batch.get_mut(i) {
-                        Some(wc) => std::mem::take(wc),
+                    match self.batch.get_mut(self.head) {
+                        Some(wc) => {
+                            self.head += 1;
+                            std::mem::take(wc)
+                        }
                         // The number was the provider's.
                         None => {
-                            self.left = 0;
+                            self.end = self.head;
                             continue;
                         }
                     }
                 }
             };
-            self.left -= 1;
             if is_shared(wc.0.wr_id) {
                 if let Some(c) = self.redeem_shared(&mut wc) {
                     return Ok(Some(c));

@@ -84,6 +84,7 @@
 //!   `cq`, `qp`, `qp_query`, `ece`, `multicast`, `srq`, `post`, `ah`, `xrc`;
 //! * the same, for memory: `mr` (but `mr::access`), `mw`, `domain`, `dm`, `fork`, `scope`;
 //! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`, `payload`, `sg`;
+//! * a look-up on the message path without a bounds check: `route`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
 //! The others forbid it.

@@ -20,8 +20,10 @@ const LIST: usize = 3;
 const WINDOW: usize = 4;
 /// A slot again, in a request that is not a plain send or receive.
 const OTHER_SLOT: usize = 5;
-/// Nothing, in a request that is not a plain send.
+/// Nothing; which of several, the rest of the word says: all bits 0 in a request that is not a plain send.
 const NOTHING: usize = 6;
+const VACANT: usize = 1 << TAG_BITS | NOTHING;
+const INLINE: usize = 2 << TAG_BITS | NOTHING;
 const TOKEN: usize = 7;
 
 /// Tokens of raw requests are below this.
@@ -78,6 +80,18 @@ impl Payload {
         Payload(unsafe { NonNull::new_unchecked(without_provenance_mut(word)) })
     }
 
+    /// What an entry of an in-flight table holds while nothing is in flight.
+    pub(crate) const VACANT: Payload = Payload(Payload::word_of(VACANT));
+    /// Nothing, in a plain send, whose data was inline.
+    pub(crate) const INLINE: Payload = Payload(Payload::word_of(INLINE));
+
+    const fn word_of(word: usize) -> NonNull<u8> {
+        match NonNull::new(without_provenance_mut(word)) {
+            Some(word) => word,
+            None => panic!("a word with a tag is not 0"),
+        }
+    }
+
     fn tag(&self) -> usize {
         self.0.addr().get() & TAG_MASK
     }
@@ -88,19 +102,40 @@ impl Payload {
     }
 
     /// Whether there is nothing, or a plain slot.
-    #[inline(always)]
     pub(crate) fn is_plain_or_none(payload: &Option<Payload>) -> bool {
-        payload.as_ref().map_or(SLOT, |p| p.0.addr().get() & TAG_MASK) == SLOT
+        payload.as_ref().map_or(SLOT, Payload::tag) == SLOT
     }
 
-    /// The slot of a plain request.
-    ///
-    /// # Safety
-    /// [`is_plain_or_none`](Self::is_plain_or_none).
+    /// Takes the slot of a plain request out and leaves [`VACANT`](Self::VACANT); `None` leaves everything as it is.
     #[inline(always)]
-    pub(crate) unsafe fn into_plain(payload: Option<Payload>) -> Option<Slot> {
-        // SAFETY: both are one transparent pointer, null for None; with tag 0 it is the one `From<Slot>` took.
-        unsafe { std::mem::transmute::<Option<Payload>, Option<Slot>>(payload) }
+    pub(crate) fn take_slot(&mut self) -> Option<Slot> {
+        let at = self.0;
+        if at.addr().get() & TAG_MASK != SLOT {
+            return None;
+        }
+        // No drop: what is overwritten moves out below.
+        self.0 = const { Payload::word_of(VACANT) };
+        // SAFETY: with tag 0 it is the pointer that `From<Slot>` took, and it was in this place only.
+        Some(unsafe { Slot::from_header(HeaderPtr::from_raw(at.cast())) })
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.0.addr().get() == VACANT
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.0.addr().get() == INLINE
+    }
+
+    /// Itself, unless it stands for the nothing of a vacant entry or of a plain send.
+    pub(crate) fn present(self) -> Option<Payload> {
+        if self.is_vacant() || self.is_inline() {
+            std::mem::forget(self);
+            return None;
+        }
+        Some(self)
     }
 
     /// For a request that is no plain send or receive: its redemption has to look further.

@@ -1,15 +1,16 @@
 //! In-flight tables: who owns what while the device has it.
 //!
 //! A request id is `[generation 6 | kind 2 | serial 39 | index 17]`: the serial names the queue pair (or shared receive
-//! queue) and is never used again in this process, the index names the entry, and the generation (odd = in flight)
-//! tells this post from earlier ones. One comparison of the id on redeeming checks kind, owner, entry, generation and
-//! occupancy. `qp_num` is not used for anything: siw gives a dead queue pair's number to the next one at once, and the
+//! queue) and is never used again in this process, the index names the entry, and the generation tells this post from
+//! earlier ones. One comparison of the id on redeeming checks kind, owner, entry and generation; that the entry holds
+//! something tells that it has not been redeemed yet. `qp_num` is not used for anything: siw gives a dead queue pair's number to the next one at once, and the
 //! dead one's flush completions may arrive after that.
 
 #![forbid(unsafe_code)]
 
 use crate::ah::AddressHandle;
 use crate::payload::Payload;
+use crate::slot::Slot;
 use crate::wc::Op;
 
 const INDEX_BITS: u32 = 17;
@@ -78,30 +79,35 @@ pub(crate) fn place_of(id: u64) -> usize {
 }
 
 struct Entry {
+    /// Of the latest post.
     id: u64,
-    payload: Option<Payload>,
+    /// [`Payload::VACANT`]: nothing is in flight.
+    payload: Payload,
 }
 
 impl Entry {
     #[inline(always)]
     fn in_flight(&self) -> bool {
-        self.id & GENERATION_ONE != 0
+        !self.payload.is_vacant()
     }
 
     /// Vacant to in flight; returns the new id.
     #[inline(always)]
     fn occupy(&mut self, payload: Option<Payload>) -> u64 {
         self.id = self.id.wrapping_add(GENERATION_ONE);
-        // A vacant entry holds nothing; forgetting the None spares the drop code on the message path.
+        // Not `unwrap_or`: a default that is not used would be dropped.
+        let payload = match payload {
+            Some(payload) => payload,
+            None => Payload::INLINE,
+        };
+        // A vacant entry holds nothing; forgetting that spares the drop code on the message path.
         std::mem::forget(std::mem::replace(&mut self.payload, payload));
         self.id
     }
 
-    /// In flight to vacant; the id it had is dead.
-    #[inline(always)]
+    /// In flight to vacant; the id it has is dead.
     fn vacate(&mut self) -> Option<Payload> {
-        self.id = self.id.wrapping_add(GENERATION_ONE);
-        self.payload.take()
+        std::mem::replace(&mut self.payload, Payload::VACANT).present()
     }
 }
 
@@ -164,7 +170,7 @@ impl InFlight {
     fn of(serial: u64, send_depth: u32, recv_depth: u32, recv_kind: u64) -> InFlight {
         let sends = (0..u64::from(send_depth)).map(|i| SEND | i);
         let recvs = (0..u64::from(recv_depth)).map(|i| recv_kind | (i + u64::from(send_depth)));
-        let entry = |id: u64| Entry { id: id | serial << INDEX_BITS, payload: None };
+        let entry = |id: u64| Entry { id: id | serial << INDEX_BITS, payload: Payload::VACANT };
         InFlight {
             entries: sends.chain(recvs).map(entry).collect(),
             send_next: 0,
@@ -282,8 +288,7 @@ impl InFlight {
     pub(crate) fn redeem(&mut self, id: u64) -> Option<Option<Payload>> {
         let index = (id & INDEX_MASK) as usize;
         let e = self.entries.get_mut(index)?;
-        // A vacant entry's id has an even generation, which no posted id has.
-        if e.id != id || id & GENERATION_ONE == 0 {
+        if e.id != id || !e.in_flight() {
             return None;
         }
         let payload = e.vacate();
@@ -299,7 +304,7 @@ impl InFlight {
     pub(crate) fn redeem_alone(&mut self, id: u64) -> Option<Option<Payload>> {
         let index = (id & INDEX_MASK) as usize;
         let e = self.entries.get_mut(index)?;
-        if e.id != id || id & GENERATION_ONE == 0 {
+        if e.id != id || !e.in_flight() {
             return None;
         }
         let payload = e.vacate();
@@ -324,16 +329,27 @@ impl InFlight {
         self.lazy
     }
 
-    /// [`redeem`](Self::redeem) for a plain send or receive while the queue is not [`odd`](Self::odd). `None` leaves
-    /// everything as it is.
+    /// [`redeem`](Self::redeem) for a plain send or receive of a slot while the queue is not [`odd`](Self::odd). `None`
+    /// leaves everything as it is.
     #[inline(always)]
-    pub(crate) fn redeem_plain(&mut self, id: u64) -> Option<Option<Payload>> {
+    pub(crate) fn redeem_slot(&mut self, id: u64) -> Option<Slot> {
         let e = self.entries.get_mut((id & INDEX_MASK) as usize)?;
-        let plain = Payload::is_plain_or_none(&e.payload);
-        if e.id != id || id & GENERATION_ONE == 0 || !plain {
+        if e.id != id {
             return None;
         }
-        Some(e.vacate())
+        e.payload.take_slot()
+    }
+
+    /// The same for a send that had no slot, only inline data; `false` leaves everything as it is.
+    #[inline]
+    pub(crate) fn redeem_inline(&mut self, id: u64) -> bool {
+        match self.entries.get_mut((id & INDEX_MASK) as usize) {
+            Some(e) if e.id == id && e.payload.is_inline() => {
+                e.payload = Payload::VACANT;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// What a redeemed send was.
@@ -417,11 +433,7 @@ impl InFlight {
                 _ => break,
             }
             self.unsignalled = self.unsignalled.wrapping_sub(1);
-            if self
-                .entries
-                .get(i as usize)
-                .is_some_and(|e| e.payload.as_ref().is_none_or(Payload::is_nothing))
-            {
+            if self.entries.get(i as usize).is_some_and(|e| e.payload.is_nothing()) {
                 self.free(i);
             }
         }
@@ -484,7 +496,7 @@ impl InFlight {
 
     /// Everything it owns. Only for a queue that is destroyed.
     pub(crate) fn into_payloads(self) -> impl Iterator<Item = Payload> {
-        self.entries.into_iter().filter_map(|e| e.payload).filter_map(Payload::settle)
+        self.entries.into_iter().filter_map(|e| e.payload.settle())
     }
 }
 

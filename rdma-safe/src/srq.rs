@@ -443,7 +443,7 @@ impl SharedReceiveQueue {
         let payload = self.flight.redeem(id)?;
         let mut done = settle(&self.flight, id, payload, wc, self.inner.takes_datagrams());
         if done.status.is_ok() && done.op == crate::Op::Recv {
-            done.byte_len = received(&done.slot, wc);
+            done.byte_len = done.slot.as_ref().map_or(0, |slot| received(slot, wc));
         }
         wc.spend();
         Some(done)

@@ -300,6 +300,13 @@ pub struct Done {
 }
 
 impl Done {
+    /// Of a plain send or receive that worked.
+    #[inline(always)]
+    pub(crate) fn plain(slot: Option<Slot>, op: Op, byte_len: usize) -> Done {
+        let (status, extra) = (WcStatus::SUCCESS, Extra::default());
+        Done { slot, payload: None, op, status, byte_len, vendor_err: 0, extra }
+    }
+
     /// Immediate data that came with it, in host order.
     pub fn imm(&self) -> Option<u32> {
         self.extra.imm()

@@ -71,9 +71,7 @@ fn window16(group: &mut PollGroup, key: QpKey, slots: &mut Vec<Slot>, count: usi
                 broken();
             }
         }
-        while slots.len() < WINDOW {
-            slots.push(next(group));
-        }
+        slots.extend((0..WINDOW).map(|_| next(group)));
     }
 }
 
@@ -81,11 +79,19 @@ fn window16(group: &mut PollGroup, key: QpKey, slots: &mut Vec<Slot>, count: usi
 fn qps1000(group: &mut PollGroup, keys: &[QpKey], mut slot: Slot, count: usize) {
     let mut q = 0;
     for _ in 0..count {
-        if group.post_send(keys[q], slot, MESSAGE, SendFlags::empty()).is_err() {
+        // The bounds check is the one that C needs to begin again.
+        let key = match keys.get(q) {
+            Some(key) => *key,
+            None => {
+                q = 0;
+                keys[0]
+            }
+        };
+        q += 1;
+        if group.post_send(key, slot, MESSAGE, SendFlags::empty()).is_err() {
             broken();
         }
         slot = next(group);
-        q = if q + 1 == keys.len() { 0 } else { q + 1 };
     }
 }
 

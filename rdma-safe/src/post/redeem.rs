@@ -4,7 +4,7 @@ use crate::payload::{Payload, Span};
 use crate::qp::QueuePair;
 use crate::ring::{InFlight, Kind, is_send, kind_of};
 use crate::slot::Slot;
-use crate::wc::{Done, Extra, Op, Wc, WcStatus};
+use crate::wc::{Done, Extra, Op, Wc};
 use rdma_sys::{ibv_wc, ibv_wc_opcode};
 
 impl QueuePair {
@@ -32,23 +32,27 @@ impl QueuePair {
         *done = self.redeem(wc);
     }
 
-    /// [`complete`](Self::complete) for a plain send or receive that worked; leaves everything else as it is.
+    /// [`complete`](Self::complete) for a plain send or receive that worked; leaves everything else as it is. With and
+    /// without a slot apart, so that whoever asks for the slot need not be told twice that there is one.
     #[inline(always)]
     pub(crate) fn redeem_plain(&mut self, wc: &mut Wc) -> Option<Done> {
         let id = wc.0.wr_id;
         if wc.0.status.0 | wc.0.wc_flags | self.flight.odd() != 0 {
             return None;
         }
-        let payload = self.flight.redeem_plain(id)?;
-        wc.spend();
-        // SAFETY: `redeem_plain` checked it.
-        let slot = unsafe { Payload::into_plain(payload) };
-        let (op, byte_len) = match is_send(id) {
-            true => (Op::Send, 0),
-            false => (Op::Recv, received(&slot, wc)),
-        };
-        let (status, extra) = (WcStatus::SUCCESS, Extra::default());
-        Some(Done { slot, payload: None, op, status, byte_len, vendor_err: 0, extra })
+        if let Some(slot) = self.flight.redeem_slot(id) {
+            wc.spend();
+            let (op, byte_len) = match is_send(id) {
+                true => (Op::Send, 0),
+                false => (Op::Recv, received(&slot, wc)),
+            };
+            return Some(Done::plain(Some(slot), op, byte_len));
+        }
+        if self.flight.redeem_inline(id) {
+            wc.spend();
+            return Some(Done::plain(None, Op::Send, 0));
+        }
+        None
     }
 
     /// [`complete`](Self::complete) for everything.
@@ -74,8 +78,8 @@ impl QueuePair {
 
 /// Bytes received: the device's number, so bounded before anyone indexes with it.
 #[inline(always)]
-pub(crate) fn received(slot: &Option<Slot>, wc: &Wc) -> usize {
-    slot.as_ref().map_or(0, |slot| (wc.0.byte_len as usize).min(slot.capacity()))
+pub(crate) fn received(slot: &Slot, wc: &Wc) -> usize {
+    (wc.0.byte_len as usize).min(slot.capacity())
 }
 
 /// What a redeemed entry was and held.
