@@ -58,7 +58,7 @@ pub(crate) struct CqInner {
     /// What of `buried` was there before the latest poll that found nothing. Only the poller's.
     seen_buried: AtomicU32,
     /// The provider's poll, looked up once: it is set when the context is opened.
-    poll_op: unsafe extern "C" fn(*mut ibv_cq, i32, *mut ibv_wc) -> i32,
+    poll_op: PollCqOp,
 }
 
 // SAFETY: libibverbs serialises calls on a completion queue; our own state is behind a mutex and atomics.
@@ -278,7 +278,7 @@ impl CompletionQueue {
             buried: AtomicU32::new(0),
             seen_buried: AtomicU32::new(0),
             // SAFETY: the context is open.
-            poll_op: unsafe { (*ctx.as_raw()).ops.poll_cq }.unwrap_or(no_poll),
+            poll_op: unsafe { poll_cq_op(ctx.as_raw()) },
         });
         CompletionQueue { inner, one: PhantomData }
     }
@@ -425,10 +425,6 @@ fn checked_depth(op: &'static str, ctx: &Context, depth: u32) -> Result<i32> {
             format!("a depth of {depth} is not between 1 and this device's {max}"),
         )),
     }
-}
-
-unsafe extern "C" fn no_poll(_: *mut ibv_cq, _: i32, _: *mut ibv_wc) -> i32 {
-    -libc::EOPNOTSUPP
 }
 
 fn explain_create(e: Error) -> Error {

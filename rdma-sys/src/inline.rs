@@ -122,6 +122,26 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) 
     }
 }
 
+/// The type of a provider's poll; see [`poll_cq_op`].
+pub type PollCqOp = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
+
+/// What [`ibv_poll_cq`] calls, looked up once: for loops that poll a queue of this context all the time.
+///
+/// If the provider cannot poll, it is a function that answers `-EOPNOTSUPP`. Providers set the operation when the context is
+/// opened and keep it; it is not in the C headers. To be called as [`ibv_poll_cq`], while the context is open.
+///
+/// # Safety
+/// `ctx` is an open context.
+#[inline]
+#[must_use]
+pub unsafe fn poll_cq_op(ctx: *mut ibv_context) -> PollCqOp {
+    unsafe extern "C" fn missing(_: *mut ibv_cq, _: c_int, _: *mut ibv_wc) -> c_int {
+        -libc::EOPNOTSUPP
+    }
+    // SAFETY: the caller passes an open context.
+    unsafe { (*ctx).ops.poll_cq }.unwrap_or(missing)
+}
+
 /// Asks for an event on the queue's completion channel when the next completion arrives.
 ///
 /// With `solicited_only` not 0, only solicited or failed completions count. Returns 0 or an errno.

@@ -46,6 +46,7 @@ fn a_missing_operation_of_the_data_path_is_an_error() {
     // SAFETY: all objects are on the stack and point to the context.
     unsafe {
         assert_eq!(ibv_poll_cq(&mut cq, 1, &mut wc), -EOPNOTSUPP);
+        assert_eq!(poll_cq_op(context)(&mut cq, 1, &mut wc), -EOPNOTSUPP);
         assert_eq!(ibv_req_notify_cq(&mut cq, 0), EOPNOTSUPP);
         assert_eq!(ibv_post_send(&mut qp, &mut send, &mut bad_send), EOPNOTSUPP);
         assert_eq!(bad_send, &raw mut send);
