@@ -7,7 +7,7 @@ use rdma_safe::{CompletionQueue, QueuePair, SendFlags, Slot, Wc};
 
 pub(crate) fn run(scenario: &str, count: usize) -> Outcome {
     let rig = Rig::new(if scenario == "qps1000" { QPS as u32 } else { 1 })?;
-    let slots = rig.slots(WINDOW)?;
+    let mut slots = rig.slots(WINDOW)?;
     let slot = rig.slots(1)?.pop().ok_or("no slot")?;
     let mut qps = vec![rig.qp()?];
     if scenario == "qps1000" {
@@ -20,7 +20,7 @@ pub(crate) fn run(scenario: &str, count: usize) -> Outcome {
     match scenario {
         "send" => send(&mut cq, qp, slot, count),
         "recv" => recv(&mut cq, qp, slot, count),
-        "window16" => window16(&mut cq, qp, slots, count),
+        "window16" => window16(&mut cq, qp, &mut slots, count),
         "qps1000" => qps1000(&mut cq, &mut qps, slot, count),
         "empty" => empty(&mut cq, count),
         _ => return unknown(scenario),
@@ -73,7 +73,7 @@ fn recv(cq: &mut CompletionQueue, qp: &mut QueuePair, mut slot: Slot, count: usi
 }
 
 #[inline(never)]
-fn window16(cq: &mut CompletionQueue, qp: &mut QueuePair, mut slots: Vec<Slot>, count: usize) {
+fn window16(cq: &mut CompletionQueue, qp: &mut QueuePair, slots: &mut Vec<Slot>, count: usize) {
     let mut wcs: [Wc; WINDOW] = std::array::from_fn(|_| Wc::empty());
     for _ in 0..count / WINDOW {
         while let Some(slot) = slots.pop() {

@@ -8,7 +8,7 @@ use rdma_safe::{PollGroup, QpKey, SendFlags, Slot};
 pub(crate) fn run(scenario: &str, count: usize) -> Outcome {
     let many = if scenario == "qps1000" { QPS } else { 1 };
     let rig = Rig::new(many as u32)?;
-    let slots = rig.slots(WINDOW)?;
+    let mut slots = rig.slots(WINDOW)?;
     let slot = rig.slots(1)?.pop().ok_or("no slot")?;
     let mut qps = Vec::new();
     for _ in 0..many {
@@ -23,7 +23,7 @@ pub(crate) fn run(scenario: &str, count: usize) -> Outcome {
     match scenario {
         "send" => send(&mut group, key, slot, count),
         "recv" => recv(&mut group, key, slot, count),
-        "window16" => window16(&mut group, key, slots, count),
+        "window16" => window16(&mut group, key, &mut slots, count),
         "qps1000" => qps1000(&mut group, &keys, slot, count),
         "empty" => empty(&mut group, count),
         _ => return unknown(scenario),
@@ -64,7 +64,7 @@ fn recv(group: &mut PollGroup, key: QpKey, mut slot: Slot, count: usize) {
 }
 
 #[inline(never)]
-fn window16(group: &mut PollGroup, key: QpKey, mut slots: Vec<Slot>, count: usize) {
+fn window16(group: &mut PollGroup, key: QpKey, slots: &mut Vec<Slot>, count: usize) {
     for _ in 0..count / WINDOW {
         while let Some(slot) = slots.pop() {
             if group.post_send(key, slot, MESSAGE, SendFlags::empty()).is_err() {
