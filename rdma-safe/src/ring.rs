@@ -3,8 +3,8 @@
 //! A request id is `[generation 6 | kind 2 | serial 39 | index 17]`: the serial names the queue pair (or shared receive
 //! queue) and is never used again in this process, the index names the entry, and the generation tells this post from
 //! earlier ones. One comparison of the id on redeeming checks kind, owner, entry and generation; that the entry holds
-//! something tells that it has not been redeemed yet. `qp_num` is not used for anything: siw gives a dead queue pair's number to the next one at once, and the
-//! dead one's flush completions may arrive after that.
+//! something tells that it has not been redeemed yet. `qp_num` is not used for anything: siw gives a dead queue
+//! pair's number to the next one at once, and the dead one's flush completions may arrive after that.
 
 #![forbid(unsafe_code)]
 

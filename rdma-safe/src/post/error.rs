@@ -26,7 +26,8 @@ pub enum Why {
     /// [`RemoteSlot`](crate::RemoteSlot) (RFC 5040 5.2: the peer's device writes it).
     WrongMemory,
     /// What was added to the request does not go with it: immediate data with a read, or together with an invalidation,
-    /// an address on a connected queue pair, a part of a list, a window that is not bound or whose queue pair is gone, a region without the right.
+    /// an address on a connected queue pair, a part of a list, a window that is not bound or whose queue pair is
+    /// gone, a region without the right.
     WrongRequest,
     /// The queue pair is not in a state for this: receives need INIT, sends an established connection.
     NotConnected,
