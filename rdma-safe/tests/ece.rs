@@ -24,4 +24,6 @@ fn options_are_offered_and_agreed_on_before_a_queue_pair_is_ready() {
     assert_eq!(late.kind(), ErrorKind::WrongState, "{late}");
     fake.state().faults.gone = libc::EIO;
     assert_eq!(qp.ece().unwrap_err().kind(), ErrorKind::DeviceGone);
+    // Nothing is left behind: with the device gone its objects could not be destroyed.
+    fake.state().faults.gone = 0;
 }
