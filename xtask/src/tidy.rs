@@ -24,6 +24,7 @@ const UNSAFE: &[&str] = &[
     "bench/",
     "xtask/",
     "btl-core/tests/alloc.rs",
+    "btl-core/tests/device_tests/foreign.rs",
 ];
 /// Where code may ask whether it is on iWARP.
 const IWARP: &[&str] = &[

@@ -2,7 +2,9 @@
 mod connect;
 mod exchange;
 mod faults;
+mod foreign;
 mod open;
+mod rma;
 mod strangers;
 
 use crate::device_support::die;
@@ -27,6 +29,13 @@ pub(crate) const ALL: &[(&str, fn())] = &[
     ("stranger_without_hello_is_dropped", strangers::no_hello),
     ("garbage_instead_of_hello_is_a_fault", strangers::garbage_hello),
     ("acceptor_is_silent_before_hello", strangers::acceptor_waits),
+    ("puts_arrive_before_their_notice", rma::puts_arrive_before_their_notice),
+    ("every_kind_of_memory_is_put_and_got", rma::every_kind_of_memory),
+    ("gets_beyond_the_limit_wait", rma::gets_beyond_the_limit),
+    ("atomics_or_a_clear_refusal", rma::atomics_or_a_clear_refusal),
+    ("fences_end_when_all_is_there", rma::fences_end_when_all_is_there),
+    ("a_wrong_key_fails_the_peer", rma::a_wrong_key_fails_the_peer),
+    ("a_killed_peer_ends_operations", rma::a_killed_peer_ends_operations),
     ("link_down_is_reported_by_open", open::link_down),
 ];
 
@@ -38,6 +47,7 @@ pub(crate) fn peer(words: &[String]) {
         ["echo", addr] => exchange::echo_peer(addr),
         ["compute", addr, seconds] => connect::compute_peer(addr, seconds),
         ["again", addr, rounds] => connect::again_peer(addr, rounds),
+        ["rma", addr] => rma::peer(addr),
         ["listen", job, rank] => faults::listen_peer(job, rank),
         other => die(&format!("no such peer: {other:?}")),
     }
