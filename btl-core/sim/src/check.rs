@@ -20,6 +20,7 @@ pub enum Invariant {
     S10,
     S11,
     S12,
+    S13,
     L1,
     L2,
     L3,
@@ -43,6 +44,7 @@ impl Invariant {
             Invariant::S10 => "everything that grows has a limit",
             Invariant::S11 => "no panic",
             Invariant::S12 => "who breaks the protocol hurts only itself, and hears why",
+            Invariant::S13 => "what was put is in place when a message says so, or a fence ends",
             Invariant::L1 => "everything accepted completes or fails",
             Invariant::L2 => "no deadlock",
             Invariant::L3 => "every connect ends",
@@ -79,6 +81,10 @@ pub struct LaneBook {
     sent: u64,
     /// Sends completed and polled.
     send_done: u64,
+    /// One-sided operations posted and not polled.
+    rma_open: u64,
+    /// Reads and atomics among those.
+    reads_open: u64,
     /// Credits in the messages posted here.
     told: u64,
     /// Credits in the messages polled here.
@@ -124,6 +130,8 @@ impl LaneChecker {
             heard_messages: 0,
             sent: 0,
             send_done: 0,
+            rma_open: 0,
+            reads_open: 0,
             told: 0,
             heard: 0,
             said_bye: false,
@@ -178,8 +186,8 @@ impl LaneChecker {
         if book.acceptor && book.heard_messages == 0 {
             found.push((Invariant::S1, "sends before it received anything".to_owned()));
         }
-        if book.sent - book.send_done > book.send_depth {
-            let n = book.sent - book.send_done;
+        if book.sent - book.send_done + book.rma_open > book.send_depth {
+            let n = book.sent - book.send_done + book.rma_open;
             found.push((Invariant::S5, format!("{n} sends posted of {}", book.send_depth)));
         }
         // One receive is known without being told: the first, for Hello or its answer.
@@ -196,6 +204,40 @@ impl LaneChecker {
             let what = format!("{} {what}", self.books[qp as usize].label);
             self.fail(invariant, what);
         }
+    }
+
+    /// A one-sided operation was posted; `reads`: the most reads and atomics there may be.
+    pub fn on_post_rma(&mut self, qp: u32, read: bool, reads: u16) {
+        let book = &mut self.books[qp as usize];
+        let mut found = Vec::new();
+        book.rma_open += 1;
+        book.reads_open += u64::from(read);
+        if book.acceptor && book.heard_messages == 0 {
+            found.push((Invariant::S1, "has an operation before it received anything"));
+        }
+        if !book.acceptor && book.sent == 0 {
+            found.push((Invariant::S1, "has an operation before its Hello"));
+        }
+        if book.said_bye {
+            found.push((Invariant::S8, "has an operation after Bye"));
+        }
+        if book.sent - book.send_done + book.rma_open > book.send_depth {
+            found.push((Invariant::S5, "has more posted than its send queue holds"));
+        }
+        if book.reads_open > u64::from(reads) {
+            found.push((Invariant::S5, "has more reads outstanding than were agreed"));
+        }
+        for (invariant, what) in found {
+            let what = format!("{} {what}", self.books[qp as usize].label);
+            self.fail(invariant, what);
+        }
+    }
+
+    /// The completion of one was polled.
+    pub fn on_rma_polled(&mut self, qp: u32, read: bool) {
+        let book = &mut self.books[qp as usize];
+        book.rma_open = book.rma_open.saturating_sub(1);
+        book.reads_open = book.reads_open.saturating_sub(u64::from(read));
     }
 
     /// A completed receive or send was polled; `bytes` are those of a message that arrived.

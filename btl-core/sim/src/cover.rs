@@ -103,6 +103,14 @@ hits! {
     FaultClosed = "peer failed: it closed", false;
     FaultNoHello = "peer failed: no Hello", false;
     FaultDeviceRemoved = "peer failed: the device was removed", true;
+    Put = "a put ended", true;
+    Got = "a get ended", true;
+    Counted = "an atomic ended", true;
+    Fenced = "a fence ended", true;
+    RmaFailed = "a one-sided operation failed", true;
+    StallReads = "an operation waited for a read", true;
+    StallFence = "an operation waited for a fence or a piece", true;
+    PlacedLate = "a put was placed late", true;
     Terminate = "TERMINATE: no receive", false;
     RnrNak = "RNR NAK", false;
     RnrExceeded = "RNR retry count exceeded", false;

@@ -14,6 +14,10 @@ pub enum FrameKind {
     Credit,
     /// The last message.
     Bye,
+    /// Asks whether what was put before is in place.
+    Fence,
+    /// The answer.
+    FenceAck,
     /// Sabotage: the credits are those of another lane.
     Stray,
 }
@@ -52,6 +56,8 @@ pub fn read_padded(bytes: &[u8]) -> Result<FrameView, &'static str> {
         3 => FrameKind::Data,
         4 => FrameKind::Credit,
         5 => FrameKind::Bye,
+        6 => FrameKind::Fence,
+        7 => FrameKind::FenceAck,
         15 => FrameKind::Stray,
         _ => return Err("an unknown kind"),
     };

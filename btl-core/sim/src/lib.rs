@@ -22,6 +22,7 @@
 //! | S10 | everything that grows has a limit (that nothing is allocated on the message path is measured in `btl-core/tests/alloc.rs`) |
 //! | S11 | no panic |
 //! | S12 | who is not of this job gets a reject with the reason; who breaks the protocol hurts itself only: its lane is dead |
+//! | S13 | what was put is in place when a message on lane 0 says so, or a fence ends |
 //! | L1 | everything accepted completes or fails |
 //! | L2 | no deadlock, no livelock |
 //! | L3 | every connect ends |
@@ -41,11 +42,13 @@ pub mod messages;
 mod model;
 pub mod mutants;
 mod net;
+pub mod onesided;
 pub mod options;
 pub mod picture;
 mod port;
 mod qp;
 mod rank;
+mod rma;
 pub mod rng;
 mod run;
 pub mod sabotage;

@@ -1,5 +1,6 @@
 //! The book of all messages of a run (S8, S9): who sent what to whom, and what became of it.
 use crate::check::{Invariant, Violation};
+use crate::onesided::RmaBook;
 use crate::rng;
 use std::collections::VecDeque;
 
@@ -47,6 +48,10 @@ pub struct MessageBook {
     /// By source and destination.
     undelivered: Vec<u64>,
     unsent: u64,
+    /// The message delivered last.
+    last: u64,
+    /// One-sided operations.
+    pub rma: RmaBook,
 }
 
 const CLASSES: u32 = 4;
@@ -65,6 +70,8 @@ impl MessageBook {
             disturbed: vec![false; pairs],
             undelivered: vec![0; pairs],
             unsent: 0,
+            last: 0,
+            rma: RmaBook::default(),
         }
     }
 
@@ -139,6 +146,7 @@ impl MessageBook {
             if same && rng::matches(seed, id, data) {
                 let pair = self.pair(src, dst);
                 self.undelivered[pair] -= u64::from(!disturbed);
+                self.last = id;
                 return Ok(message);
             }
             if !disturbed {
@@ -169,8 +177,14 @@ impl MessageBook {
         Ok(())
     }
 
+    /// The number of the message that [`delivered`](MessageBook::delivered) found last.
+    pub fn delivered_last(&self) -> u64 {
+        self.last
+    }
+
     /// The sender is dead: nothing of it ends any more.
     pub fn bury(&mut self, rank: u32) {
+        self.rma.bury(rank);
         for (message, state) in self.messages.iter().zip(&mut self.states) {
             if message.src == rank && *state == SendState::Pending {
                 *state = SendState::Failed;
@@ -181,7 +195,7 @@ impl MessageBook {
 
     /// Messages that did not arrive, and sends that did not end.
     pub fn open(&self) -> (u64, u64) {
-        (self.undelivered.iter().sum(), self.unsent)
+        (self.undelivered.iter().sum(), self.unsent + self.rma.open())
     }
 }
 

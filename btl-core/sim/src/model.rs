@@ -4,6 +4,7 @@ use crate::cover::Hit;
 use crate::net::{DialError, Ev, Net};
 use crate::options::Model;
 use crate::qp::{Item, State};
+use crate::rma::{Flight, Load};
 use btl_core::error::PortError;
 use btl_core::port::Status;
 use btl_core::{Nanos, SECOND};
@@ -34,7 +35,13 @@ impl Net {
                     until => Next::Again(until - self.now),
                 })
             }
-            (Item::Message(..), Some(_)) if down.is_some() => self.not_there(q, down),
+            (Item::Rma(_, Flight::Answer(..)), Some(p)) if down.is_some() => {
+                self.answer_lost(p, down)
+            }
+            (Item::Message(..) | Item::Rma(..), Some(_)) if down.is_some() => {
+                self.not_there(q, down)
+            }
+            (Item::Rma(_, flight), Some(p)) => self.flight_arrives(q, p, flight),
             (Item::End(_), Some(p)) => {
                 self.end_arrives(p);
                 Next::Done
@@ -63,6 +70,38 @@ impl Net {
             self.fail_qp(p, None);
             self.tell_gone(wire, initiator);
             self.qps[p as usize].pipe.clear();
+        }
+    }
+
+    fn flight_arrives(&mut self, q: u32, p: u32, flight: &Flight) -> Next {
+        let iwarp = self.opt.model.is_iwarp();
+        let answer = matches!(flight, Flight::Answer(..));
+        match self.qps[p as usize].state {
+            State::Dead | State::Error if iwarp || answer => Next::Done,
+            State::Dead | State::Error => self.unanswered(q),
+            State::Init if iwarp => Next::Hold,
+            State::Init => Next::Again(self.opt.dev.ack_timeout),
+            State::Rts => {
+                self.qps[q as usize].unanswered = false;
+                if !self.rma_arrives(q, p, flight) {
+                    self.access_error(q, p);
+                } else if matches!(flight, Flight::Put(..)) && !iwarp {
+                    self.acknowledge(q, p);
+                }
+                Next::Done
+            }
+        }
+    }
+
+    /// The answer to a read does not come through: whoever asked gives up if that lasts.
+    fn answer_lost(&mut self, asker: u32, down: Option<(Nanos, bool)>) -> Next {
+        match down {
+            Some((until, false)) => Next::Again(until - self.now + self.rng.below(1_000_000)),
+            _ => {
+                let patience = self.patience();
+                self.after(patience, Ev::GiveUp { qp: asker });
+                Next::Done
+            }
         }
     }
 
@@ -179,7 +218,9 @@ impl Net {
         if let Some(picture) = &mut self.picture {
             picture.arrived(self.now, q, p);
         }
-        self.complete(p, false, slot, bytes.len(), Status::Ok);
+        // What was put before it on this queue pair is in place when it is delivered.
+        self.place_all(p);
+        self.complete(p, false, Load::Slot(slot), bytes.len(), Status::Ok);
         let sender = &mut self.qps[q as usize];
         sender.rnr_tries = 0;
         sender.unanswered = false;
@@ -205,9 +246,7 @@ impl Net {
             }
             None => {}
         }
-        if let Some(slot) = self.qps[q as usize].tx.pop_front() {
-            self.complete(q, true, slot, 0, Status::Ok);
-        }
+        self.acknowledged(q);
     }
 
     /// A message finds no receive.

@@ -24,7 +24,7 @@ const NO_BOOKS: &[Invariant] = &[Invariant::S2, Invariant::S4, Invariant::S6, In
 /// The checker does not compare counters with what it knows.
 const NO_S7: &[Invariant] = &[Invariant::S7];
 /// All mutants.
-pub const MUTANTS: [Mutant; 30] = [
+pub const MUTANTS: [Mutant; 33] = [
     mutant(Sabotage::AcceptorSends, Model::StrictMpa, &[]),
     mutant(Sabotage::AcceptorSends, Model::StrictMpa, NO_S1),
     mutant(Sabotage::AcceptorSends, Model::Siw, NO_S1),
@@ -55,6 +55,9 @@ pub const MUTANTS: [Mutant; 30] = [
     mutant(Sabotage::LengthUnchecked, Model::Rnr, &[]),
     mutant(Sabotage::ReleaseEarly, Model::Siw, &[]),
     mutant(Sabotage::ReleaseEarly, Model::Rnr, NO_BOOKS),
+    mutant(Sabotage::PutsAside, Model::SharedWq, &[]),
+    mutant(Sabotage::PutsAside, Model::StrictMpa, &[]),
+    mutant(Sabotage::PutsAside, Model::Siw, &[]),
 ];
 
 const fn mutant(sabotage: Sabotage, model: Model, blind: &'static [Invariant]) -> Mutant {
@@ -170,6 +173,8 @@ pub enum Control {
     /// Credits on lane 0 on a device that can use a receive at once: the bookkeeping of S2 sees
     /// it, but nothing may come of it.
     CreditsLane0,
+    /// Puts beside their messages on a device whose completed puts are in place.
+    PutsAside,
 }
 
 /// The result of a control.
@@ -184,7 +189,7 @@ pub struct ControlResult {
 }
 
 /// All controls.
-pub const CONTROLS: [(Control, Model); 8] = [
+pub const CONTROLS: [(Control, Model); 10] = [
     (Control::Clean, Model::SharedWq),
     (Control::Clean, Model::StrictMpa),
     (Control::Clean, Model::Rnr),
@@ -193,6 +198,8 @@ pub const CONTROLS: [(Control, Model); 8] = [
     (Control::CreditsLane0, Model::StrictMpa),
     (Control::CreditsLane0, Model::Siw),
     (Control::CreditsLane0, Model::Rnr),
+    (Control::PutsAside, Model::Rnr),
+    (Control::PutsAside, Model::LateCq),
 ];
 
 impl ControlResult {
@@ -203,7 +210,7 @@ impl ControlResult {
             // A control in which the broken rule never acts would prove nothing.
             (None, Control::CreditsLane0) if self.s2 == 0 => "FAILED: S2 was never broken".into(),
             (None, Control::CreditsLane0) => format!("clean, S2 broken in {}", self.s2),
-            (None, Control::Clean) => "clean".to_owned(),
+            (None, Control::Clean | Control::PutsAside) => "clean".to_owned(),
         }
     }
 }
@@ -214,6 +221,7 @@ impl Control {
         match self {
             Control::Clean => "nothing broken",
             Control::CreditsLane0 => "credits-lane0",
+            Control::PutsAside => "puts-aside",
         }
     }
 
@@ -224,6 +232,7 @@ impl Control {
             let mut opt = match self {
                 Control::Clean => Options::draw(seed, model, None),
                 Control::CreditsLane0 => Options::draw(seed, model, Some(Sabotage::CreditsLane0)),
+                Control::PutsAside => Options::draw(seed, model, Some(Sabotage::PutsAside)),
             };
             opt.tolerate = if self == Control::CreditsLane0 { NO_BOOKS } else { &[] };
             let out = run(&opt, false);
@@ -263,7 +272,7 @@ mod tests {
         for sabotage in Sabotage::ALL {
             assert!(MUTANTS.iter().any(|m| m.sabotage == *sabotage), "{sabotage:?}");
         }
-        for row in 1..=15 {
+        for row in 1..=16 {
             let row = format!("M{row}");
             assert!(MUTANTS.iter().any(|m| m.sabotage.row() == row), "{row}");
         }

@@ -5,8 +5,9 @@ use crate::cover::{Cover, Hit};
 use crate::options::Options;
 use crate::picture::Picture;
 use crate::qp::Qp;
+use crate::rma::{Load, Shared, SimMemory};
 use crate::rng::Rng;
-use crate::slots::{SimSlot, SlotBook};
+use crate::slots::SlotBook;
 use crate::swarm::Trick;
 use crate::trace::Trace;
 use btl_core::port::Status;
@@ -64,6 +65,8 @@ pub(crate) enum Ev {
     PhantomEnd { wire: u32 },
     /// A device has tried long enough.
     GiveUp { qp: u32 },
+    /// What was put on a queue pair is placed.
+    Place { qp: u32 },
     /// A rank closes.
     Close { rank: u32 },
 }
@@ -136,7 +139,7 @@ impl Wire {
 pub(crate) struct Cqe {
     pub(crate) qp: u32,
     pub(crate) send: bool,
-    pub(crate) slot: SimSlot,
+    pub(crate) load: Load,
     pub(crate) len: usize,
     pub(crate) status: Status,
 }
@@ -144,6 +147,9 @@ pub(crate) struct Cqe {
 /// What the fabric keeps of a rank.
 pub(crate) struct Host {
     pub(crate) slots: SlotBook,
+    pub(crate) shared: Shared,
+    /// Memory that the device has let go of.
+    pub(crate) back: VecDeque<(LaneId, u32, SimMemory)>,
     pub(crate) cq: VecDeque<Cqe>,
     /// Queue pair by lane index.
     pub(crate) lanes: Vec<Option<u32>>,
@@ -209,6 +215,8 @@ impl Net {
                 slots: SlotBook::new(
                     opt.lanes.iter().map(|l| (l.buffer_size as usize, l.send_slots)),
                 ),
+                shared: Shared::default(),
+                back: VecDeque::new(),
                 cq: VecDeque::new(),
                 lanes: Vec::new(),
                 next_poll: Nanos::MAX,

@@ -173,6 +173,10 @@ pub struct Options {
     pub workload: Workload,
     /// Messages in all, roughly.
     pub messages: u64,
+    /// Puts, gets, atomics and fences in all, roughly.
+    pub rma: u64,
+    /// Reads and atomics that each connection allows at a time.
+    pub max_reads: u16,
     /// One in how many received buffers is held for long. 0: none.
     pub hold: u64,
     /// How long it is held.
@@ -211,6 +215,8 @@ impl Options {
     /// Draws everything from the seed.
     pub fn draw(seed: u64, model: Model, sabotage: Option<Sabotage>) -> Options {
         let rng = &mut Rng::new(mix(seed) ^ model as u64);
+        let rma_rng = &mut Rng::new(mix(seed ^ 0x726d_6121) ^ model as u64);
+        let aside = sabotage == Some(Sabotage::PutsAside);
         let ranks = rng.range(2, 4) as u32;
         let lanes = draw_lanes(rng, sabotage);
         let depths = (0..ranks)
@@ -258,6 +264,8 @@ impl Options {
             depths,
             workload,
             messages: rng.log_range(40, 400),
+            rma: if sabotage.is_none() || aside { rma_rng.log_range(8, 100) } else { 0 },
+            max_reads: rma_rng.log_range(1, 16) as u16,
             hold: rng.pick(&[0, 0, 2, 10]),
             hold_for: Delay { min: US, max: rng.log_range(10 * US, 20 * MS), tail: 8 },
             poll: Delay { min: 100, max: rng.log_range(500, 20 * US), tail: rng.pick(&[0, 20]) },
@@ -290,7 +298,7 @@ fn draw_lanes(rng: &mut Rng, sabotage: Option<Sabotage>) -> Vec<LaneConfig> {
     let drawn = rng.pick(&[1, 2, 2, 2, 3, 4]);
     // With one lane there is nothing to be wrong about.
     let least = match sabotage {
-        Some(Sabotage::HelloLane0 | Sabotage::CreditsLane0) => 2,
+        Some(Sabotage::HelloLane0 | Sabotage::CreditsLane0 | Sabotage::PutsAside) => 2,
         _ => 1,
     };
     let n = drawn.max(least);

@@ -199,6 +199,7 @@ impl Picture {
             Some(FrameKind::Data) => "#222",
             Some(FrameKind::Credit) => "#108040",
             Some(FrameKind::Bye) => "#8040a0",
+            Some(FrameKind::Fence | FrameKind::FenceAck) => "#907010",
             Some(FrameKind::Stray) | None => "#d00000",
         };
         let dash = if end.is_none() { " stroke-dasharray=\"3 3\"" } else { "" };

@@ -3,13 +3,16 @@ use crate::check::Invariant;
 use crate::cover::Hit;
 use crate::net::{Ev, Net};
 use crate::qp::State;
+use crate::rma::{Load, RmaWork, SimMemory, no_lane};
 use crate::slots::{Owner, SimSlot};
 use btl_core::LaneId;
 use btl_core::error::PortError;
-use btl_core::lane::SendPermit;
+use btl_core::lane::{RmaPermit, RmaPosted, SendPermit};
 use btl_core::port::{
-    Cm, CmEvent, CmRequest, Completion, Op, Port, Posted, Refused, RefusedWhy, SetupQp, Status,
+    Cm, CmEvent, CmRequest, Completion, Op, Port, Posted, Refused, RefusedWhy, RmaRefused, SetupQp,
+    Status,
 };
+use btl_core::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -59,6 +62,10 @@ impl SetupQp for SimQp {
     ) -> Result<Posted, Refused<SimSlot>> {
         self.net.borrow_mut().post_send(self.id, slot, len).map(|()| permit.posted())
     }
+
+    fn max_reads(&self) -> u16 {
+        self.net.borrow().opt.max_reads
+    }
 }
 
 /// One rank's device, as its engine sees it.
@@ -74,6 +81,22 @@ impl SimPort {
         (net.qps[id as usize].lane == Some(lane)).then_some(id)
     }
 
+    /// The completion of a one-sided operation.
+    fn one_sided(
+        &self,
+        net: &mut Net,
+        qp: u32,
+        work: RmaWork,
+        status: Status,
+    ) -> Option<Completion<SimSlot>> {
+        net.pass_memory(qp, &work.memory, false);
+        net.check.on_rma_polled(qp, work.post.verb.reads());
+        net.trace.note(net.now, "poll-rma", u64::from(qp), u64::from(work.post.token), 0);
+        let lane = net.qps[qp as usize].lane?;
+        net.hand_back(self.rank, lane, work);
+        Some(Completion { lane, op: Op::OneSided, slot: None, len: 0, status })
+    }
+
     fn stale(&self, lane: LaneId, slot: SimSlot) -> Refused<SimSlot> {
         let what = format!("rank {}: a post on {lane:?}, which is closed", self.rank);
         self.net.borrow_mut().fail(Invariant::S6, what);
@@ -85,7 +108,7 @@ impl SimPort {
 impl Port for SimPort {
     type Slot = SimSlot;
     type Qp = SimQp;
-    type Memory = std::convert::Infallible;
+    type Memory = SimMemory;
 
     fn attach(&mut self, lane: LaneId, mut qp: SimQp) -> Result<(), PortError> {
         qp.given = true;
@@ -145,17 +168,21 @@ impl Port for SimPort {
         }
         let cqe = host.cq.pop_front()?;
         host.last_polled = cqe.qp;
-        let passed = host.slots.pass(cqe.slot.id, Owner::Device(cqe.qp), Owner::Host);
+        let slot = match cqe.load {
+            Load::Slot(slot) => slot,
+            Load::Rma(work) => return self.one_sided(net, cqe.qp, work, cqe.status),
+        };
+        let passed = host.slots.pass(slot.id, Owner::Device(cqe.qp), Owner::Host);
         net.own(passed);
         let arrived = match (cqe.send, &cqe.status) {
-            (false, Status::Ok) => cqe.slot.get(..cqe.len),
+            (false, Status::Ok) => slot.get(..cqe.len),
             _ => None,
         };
         net.check.on_polled(cqe.qp, cqe.send, arrived);
         net.trace.note(net.now, "poll", u64::from(cqe.qp), u64::from(cqe.send), cqe.len as u64);
         let lane = net.qps[cqe.qp as usize].lane?;
         let op = if cqe.send { Op::Send } else { Op::Recv };
-        Some(Completion { lane, op, slot: Some(cqe.slot), len: cqe.len, status: cqe.status })
+        Some(Completion { lane, op, slot: Some(slot), len: cqe.len, status: cqe.status })
     }
 
     fn close(&mut self, lane: LaneId) -> Vec<SimSlot> {
@@ -179,6 +206,34 @@ impl Port for SimPort {
 
     fn max_inline(&self) -> usize {
         0
+    }
+
+    fn rma_caps(&self) -> RmaCaps {
+        self.net.borrow().rma_caps()
+    }
+
+    fn check_memory(&self, memory: &SimMemory, _: Verb, len: u64) -> Result<(), RmaErrorKind> {
+        match memory.bytes.len() as u64 {
+            max if len > max => Err(RmaErrorKind::TooLong { len, max }),
+            _ => Ok(()),
+        }
+    }
+
+    fn post_rma(
+        &mut self,
+        permit: RmaPermit<'_>,
+        post: &RmaPost,
+        memory: SimMemory,
+    ) -> Result<RmaPosted, RmaRefused<SimMemory>> {
+        let Some(qp) = self.queue_pair(permit.lane()) else { return Err(no_lane(memory)) };
+        let work = RmaWork { post: *post, memory };
+        self.net.borrow_mut().post_rma(qp, work).map(|()| permit.posted())
+    }
+
+    fn take_memory(&mut self, lane: LaneId) -> Option<(u32, SimMemory)> {
+        let back = &mut self.net.borrow_mut().hosts[self.rank as usize].back;
+        let at = back.iter().position(|(of, ..)| *of == lane)?;
+        back.remove(at).map(|(_, token, memory)| (token, memory))
     }
 }
 

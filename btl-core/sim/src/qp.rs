@@ -3,10 +3,11 @@ use crate::check::Invariant;
 use crate::cover::Hit;
 use crate::net::{Cqe, Ev, Net};
 use crate::options::{Havoc, Model};
+use crate::rma::{Flight, Load, RmaWork, Sent};
 use crate::slots::{Owner, SimSlot};
 use btl_core::error::PortError;
 use btl_core::port::{Refused, RefusedWhy, Status};
-use btl_core::{LaneId, Nanos};
+use btl_core::{LaneId, Nanos, RemoteRange};
 use std::collections::VecDeque;
 
 /// As verbs call it; `Dead` is destroyed.
@@ -23,6 +24,7 @@ pub(crate) enum State {
 pub(crate) enum Wr {
     Send(SimSlot, usize),
     Recv(SimSlot),
+    Rma(RmaWork),
 }
 
 /// Something on its way to the peer.
@@ -31,12 +33,14 @@ pub(crate) enum Item {
     Message(Nanos, Vec<u8>),
     /// The end of the stream (iWARP).
     End(Nanos),
+    /// Part of a one-sided operation.
+    Rma(Nanos, Flight),
 }
 
 impl Item {
     fn at(&self) -> Nanos {
         match self {
-            Item::Message(at, _) | Item::End(at) => *at,
+            Item::Message(at, _) | Item::End(at) | Item::Rma(at, _) => *at,
         }
     }
 }
@@ -54,8 +58,10 @@ pub(crate) struct Qp {
     pub(crate) wq: VecDeque<Wr>,
     /// Receives that a message can be placed in.
     pub(crate) rq: VecDeque<SimSlot>,
-    /// Sends that were not acknowledged (RoCE).
-    pub(crate) tx: VecDeque<SimSlot>,
+    /// Work that has left and is not completed: not acknowledged (RoCE), or behind a read.
+    pub(crate) tx: VecDeque<Sent>,
+    /// Puts that arrived and are not in the memory yet (iWARP).
+    pub(crate) unplaced: Vec<(RemoteRange, Vec<u8>)>,
     pub(crate) pipe: VecDeque<Item>,
     /// An arrival of the pipe's first item is scheduled.
     pub(crate) pipe_busy: bool,
@@ -89,6 +95,7 @@ impl Net {
             wq: VecDeque::new(),
             rq: VecDeque::new(),
             tx: VecDeque::new(),
+            unplaced: Vec::new(),
             pipe: VecDeque::new(),
             pipe_busy: false,
             last_arrival: 0,
@@ -156,14 +163,14 @@ impl Net {
             }
             State::Init | State::Dead => {
                 self.fail(Invariant::S1, format!("qp {q}: a send before it is connected"));
-                self.complete(q, true, slot, 0, Status::Flushed);
+                self.complete(q, true, Load::Slot(slot), 0, Status::Flushed);
             }
             // It takes the message and never says what became of it.
             State::Error if self.opt.model == Model::Siw => {
                 self.cover.hit(Hit::NeverCompleted);
                 self.qps[q as usize].wq.push_back(Wr::Send(slot, len));
             }
-            State::Error => self.complete(q, true, slot, 0, Status::Flushed),
+            State::Error => self.complete(q, true, Load::Slot(slot), 0, Status::Flushed),
         }
         Ok(())
     }
@@ -181,20 +188,22 @@ impl Net {
         let qp = &mut self.qps[q as usize];
         match qp.state {
             State::Rts if shared => {
-                if qp.wq.iter().any(|wr| matches!(wr, Wr::Send(..))) {
+                if qp.wq.iter().any(|wr| !matches!(wr, Wr::Recv(_))) {
                     self.cover.hit(Hit::LateReceive);
                 }
                 qp.wq.push_back(Wr::Recv(slot));
                 self.kick(q);
             }
             State::Error if siw => qp.wq.push_back(Wr::Recv(slot)),
-            State::Error | State::Dead => self.complete(q, false, slot, 0, Status::Flushed),
+            State::Error | State::Dead => {
+                self.complete(q, false, Load::Slot(slot), 0, Status::Flushed)
+            }
             State::Init | State::Rts => qp.rq.push_back(slot),
         }
         Ok(())
     }
 
-    fn refusal(&mut self, q: u32) -> Option<RefusedWhy> {
+    pub(crate) fn refusal(&mut self, q: u32) -> Option<RefusedWhy> {
         let enomem = self.opt.dev.enomem;
         if enomem > 0 && self.rng.chance(1, enomem) {
             self.trace.note(self.now, "enomem", u64::from(q), 0, 0);
@@ -216,7 +225,7 @@ impl Net {
     }
 
     /// Has the device pop the next work request in a while.
-    fn kick(&mut self, q: u32) {
+    pub(crate) fn kick(&mut self, q: u32) {
         let pop = self.opt.dev.pop;
         let qp = &mut self.qps[q as usize];
         if qp.nic_busy || qp.wq.is_empty() {
@@ -240,6 +249,7 @@ impl Net {
         match qp.wq.pop_front() {
             Some(Wr::Recv(slot)) => qp.rq.push_back(slot),
             Some(Wr::Send(slot, len)) => self.transmit(q, slot, len),
+            Some(Wr::Rma(work)) => self.transmit_rma(q, work),
             None => {}
         }
         self.kick(q);
@@ -258,12 +268,10 @@ impl Net {
         let at = at.max(qp.last_arrival);
         qp.last_arrival = at;
         qp.pipe.extend((0..copies).map(|_| Item::Message(at, bytes.clone())));
-        if self.opt.model.is_iwarp() || copies == 0 {
-            // TCP has it: that is all a completed send says here.
-            self.complete(q, true, slot, 0, Status::Ok);
-        } else {
-            qp.tx.push_back(slot);
-        }
+        // On iWARP, TCP has it: that is all a completed send says.
+        let done = self.opt.model.is_iwarp() || copies == 0;
+        qp.tx.push_back(Sent { load: Load::Slot(slot), done });
+        self.complete_in_order(q);
         if early && self.opt.model == Model::StrictMpa && self.rng.chance(1, 3) {
             self.cover.hit(Hit::MpaTornDown);
             self.trace.note(self.now, "mpa-torn-down", u64::from(q), 0, 0);
@@ -297,14 +305,14 @@ impl Net {
     }
 
     /// A work request ended: its completion will be in the completion queue in a while.
-    pub(crate) fn complete(&mut self, q: u32, send: bool, slot: SimSlot, len: usize, s: Status) {
+    pub(crate) fn complete(&mut self, q: u32, send: bool, load: Load, len: usize, s: Status) {
         let delay = self.rng.delay(self.opt.dev.completion);
         let delay = if self.opt.model == Model::LateCq { self.next_burst(q, delay) } else { delay };
         let at = {
             let qp = &mut self.qps[q as usize];
             let at = (self.now + delay).max(qp.last_cqe);
             qp.last_cqe = at;
-            qp.cqes.push_back(Cqe { qp: q, send, slot, len, status: s });
+            qp.cqes.push_back(Cqe { qp: q, send, load, len, status: s });
             at
         };
         self.at(at, Ev::Cqe { qp: q });
@@ -366,12 +374,13 @@ impl Net {
             return;
         }
         qp.state = State::Error;
-        let mut sends: Vec<SimSlot> = qp.tx.drain(..).collect();
-        let mut recvs: Vec<SimSlot> = qp.rq.drain(..).collect();
+        let mut sends: Vec<Load> = qp.tx.drain(..).map(|sent| sent.load).collect();
+        let mut recvs: Vec<Load> = qp.rq.drain(..).map(Load::Slot).collect();
         for wr in qp.wq.drain(..) {
             match wr {
-                Wr::Send(slot, _) => sends.push(slot),
-                Wr::Recv(slot) => recvs.push(slot),
+                Wr::Send(slot, _) => sends.push(Load::Slot(slot)),
+                Wr::Rma(work) => sends.push(Load::Rma(work)),
+                Wr::Recv(slot) => recvs.push(Load::Slot(slot)),
             }
         }
         self.trace.note(self.now, "qp-error", u64::from(q), sends.len() as u64, recvs.len() as u64);
@@ -381,8 +390,8 @@ impl Net {
         for slot in sends {
             self.complete(q, true, slot, 0, first.take().unwrap_or(Status::Flushed));
         }
-        for slot in recvs {
-            self.complete(q, false, slot, 0, Status::Flushed);
+        for load in recvs {
+            self.complete(q, false, load, 0, Status::Flushed);
         }
     }
 
@@ -430,16 +439,19 @@ impl Net {
             return Vec::new();
         }
         let rank = qp.rank as usize;
-        let mut slots: Vec<SimSlot> = qp.tx.drain(..).chain(qp.rq.drain(..)).collect();
-        for wr in qp.wq.drain(..) {
-            let (Wr::Send(slot, _) | Wr::Recv(slot)) = wr;
-            slots.push(slot);
-        }
+        qp.unplaced.clear();
+        let mut loads: Vec<Load> = qp.tx.drain(..).map(|sent| sent.load).collect();
+        loads.extend(qp.rq.drain(..).map(Load::Slot));
+        loads.extend(qp.wq.drain(..).map(|wr| match wr {
+            Wr::Send(slot, _) | Wr::Recv(slot) => Load::Slot(slot),
+            Wr::Rma(work) => Load::Rma(work),
+        }));
         let parked = qp.parked.len();
-        let mut late: Vec<bool> = qp.cqes.iter().map(|cqe| cqe.send).collect();
-        slots.extend(qp.cqes.drain(..).chain(qp.parked.drain(..)).map(|cqe| cqe.slot));
+        let messages = |cqe: &&Cqe| !cqe.is_rma();
+        let mut late: Vec<bool> = qp.cqes.iter().filter(messages).map(|cqe| cqe.send).collect();
+        loads.extend(qp.cqes.drain(..).chain(qp.parked.drain(..)).map(|cqe| cqe.load));
         if !iwarp || reset {
-            let lost = qp.pipe.iter().filter(|item| matches!(item, Item::Message(..))).count();
+            let lost = qp.pipe.iter().filter(|item| !matches!(item, Item::End(_))).count();
             qp.pipe.retain(|item| matches!(item, Item::End(_)));
             self.cover.add(Hit::ResetLoss, lost as u64);
         }
@@ -458,12 +470,25 @@ impl Net {
         let (gone, kept): (VecDeque<Cqe>, _) =
             std::mem::take(cq).into_iter().partition(|cqe| cqe.qp == q);
         *cq = kept;
-        late.extend(gone.iter().map(|cqe| cqe.send));
+        late.extend(gone.iter().filter(messages).map(|cqe| cqe.send));
         self.leave_stale(rank, lane, &late);
-        slots.extend(gone.into_iter().map(|cqe| cqe.slot));
-        for slot in &slots {
-            let passed = self.hosts[rank].slots.pass(slot.id, Owner::Device(q), Owner::Host);
-            self.own(passed);
+        loads.extend(gone.into_iter().map(|cqe| cqe.load));
+        let mut slots = Vec::new();
+        for load in loads {
+            match load {
+                Load::Slot(slot) => {
+                    let passed =
+                        self.hosts[rank].slots.pass(slot.id, Owner::Device(q), Owner::Host);
+                    self.own(passed);
+                    slots.push(slot);
+                }
+                Load::Rma(work) => {
+                    self.pass_memory(q, &work.memory, false);
+                    if let Some(lane) = lane {
+                        self.hand_back(rank as u32, lane, work);
+                    }
+                }
+            }
         }
         self.trace.note(self.now, "destroy-qp", u64::from(q), slots.len() as u64, 0);
         if iwarp && was == State::Rts {

@@ -4,6 +4,7 @@ use crate::cm::{CmSide, JOB, addr_of, name_of, nowhere};
 use crate::cover::Hit;
 use crate::messages::{Message, MessageBook, tag_for};
 use crate::net::Ev;
+use crate::onesided::{self, Plan};
 use crate::options::{BadAddress, Options};
 use crate::port::{Link, SharedNet, SimCm, SimPort};
 use crate::rng;
@@ -29,23 +30,24 @@ pub(crate) enum Life {
 
 /// What a rank knows of another.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    id: Option<PeerId>,
+pub(crate) struct Known {
+    pub(crate) id: Option<PeerId>,
     /// The engine has its addresses.
-    added: bool,
-    failed: bool,
+    pub(crate) added: bool,
+    pub(crate) failed: bool,
     /// It was said to be gone.
     removed: bool,
 }
 
 pub(crate) struct Rank {
     pub(crate) me: u32,
-    net: SharedNet,
+    pub(crate) net: SharedNet,
     pub(crate) link: Rc<RefCell<Link>>,
     pub(crate) engine: Engine<SimPort, SimCm>,
     pub(crate) cm: CmSide,
-    peers: Vec<Known>,
+    pub(crate) peers: Vec<Known>,
     pub(crate) todo: VecDeque<Item>,
+    pub(crate) rma_todo: VecDeque<Plan>,
     held: Vec<(Nanos, RecvBuf<SimSlot>)>,
     pub(crate) life: Life,
     idle: Nanos,
@@ -76,6 +78,7 @@ impl Rank {
             cm,
             peers: vec![Known::default(); opt.ranks as usize],
             todo: todo.into(),
+            rma_todo: onesided::draw(opt, me).into(),
             held: Vec::new(),
             life: Life::Running,
             idle: 0,
@@ -115,7 +118,7 @@ impl Rank {
 
     /// Whether messages of this rank are still to be sent or released.
     pub(crate) fn is_done(&self) -> bool {
-        self.todo.is_empty() && self.held.is_empty()
+        self.todo.is_empty() && self.held.is_empty() && self.rma_todo.is_empty()
     }
 
     /// One turn of the application: a few polls, then what it wants to send and release.
@@ -133,6 +136,7 @@ impl Rank {
         }
         busy |= self.release_due(now);
         busy |= self.send_due(book, now);
+        busy |= self.start_rma(book, now);
         self.check_engine(opt);
         self.next_turn(busy, opt, calm, now);
     }
@@ -203,7 +207,7 @@ impl Rank {
         self.idle = (self.idle * 2).clamp(2_000, IDLE_MAX);
         // An item that is due already waits for something that wakes the rank.
         let later = self.todo.front().filter(|item| item.at > now);
-        let due = later.map_or(Nanos::MAX, |item| item.at);
+        let due = later.map_or(Nanos::MAX, |item| item.at).min(self.next_rma(now));
         let held = self.held.iter().map(|(at, _)| *at).min().unwrap_or(Nanos::MAX);
         let next = due.min(held).saturating_sub(now).max(1_000);
         net.poll_within(self.me, self.idle.min(next));
@@ -243,7 +247,7 @@ impl Rank {
     }
 
     /// Sends a message; `Err`: not now.
-    fn send(&mut self, item: Item, book: &mut MessageBook) -> Result<(), Item> {
+    pub(crate) fn send(&mut self, item: Item, book: &mut MessageBook) -> Result<(), Item> {
         let known = self.peers[item.dst as usize];
         let (Some(peer), false, Life::Running) = (known.id, known.failed, self.life) else {
             return Ok(());
@@ -288,6 +292,9 @@ impl Rank {
             Ok(()) => {
                 let (src, dst, len, hops) = (self.me, item.dst, item.len, item.hops);
                 book.accepted(Message { src, dst, class, len, tag, hops });
+                if let Some(put) = item.notice {
+                    book.rma.tells(id, put);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -363,7 +370,14 @@ impl Rank {
                     self.fail(Invariant::S9, format!("no cause for: {fault}"));
                 }
             }
-            Event::Done { .. } | Event::Fenced { .. } => {}
+            Event::Done { cookie, memory, result, .. } => {
+                self.note("done", cookie, u64::from(result.is_ok()));
+                self.on_done(cookie, memory, result, book);
+            }
+            Event::Fenced { cookie, result, .. } => {
+                self.note("fenced", cookie, u64::from(result.is_ok()));
+                self.on_fenced(cookie, result, book);
+            }
             Event::Closed => {
                 self.note("closed", 0, 0);
                 self.life = Life::Closed;
@@ -406,12 +420,12 @@ impl Rank {
             Ok(message) if message.hops > 0 => {
                 // From inside the receive callback: the buffer is not released yet.
                 let (at, len, hops) = (self.now(), message.len, message.hops - 1);
-                let answer = Item { at, dst: src, len, hops };
+                let answer = Item { at, dst: src, len, hops, notice: None };
                 if let Err(answer) = self.send(answer, book) {
                     self.todo.push_front(answer);
                 }
             }
-            Ok(_) => {}
+            Ok(_) => self.check_notice(book.delivered_last(), book),
         }
         let hold = opt.hold > 0 && self.net.borrow_mut().rng.chance(1, opt.hold);
         if hold && self.life == Life::Running {
@@ -431,6 +445,7 @@ impl Rank {
         self.life = Life::Closing(now);
         self.keep_held = self.net.borrow_mut().rng.chance(1, 4);
         self.todo.clear();
+        self.rma_todo.clear();
         if opt.remove_first {
             for known in &self.peers {
                 known.id.into_iter().for_each(|id| self.engine.remove_peer(id));
@@ -472,6 +487,8 @@ impl Rank {
             (Hit::StallLastCredit, stalls.last_credit),
             (Hit::StallSendQueue, stalls.send_queue),
             (Hit::StallDevice, stalls.device),
+            (Hit::StallReads, stalls.reads),
+            (Hit::StallFence, stalls.fence),
             (Hit::CreditAlone, stats.credit_only_sent),
             (Hit::RecvRefused, stats.receives_refused),
         ] {
@@ -500,6 +517,7 @@ fn config_for(me: u32, opt: &Options) -> Config {
     let pauses = opt.faults.iter().any(|fault| matches!(fault, Fault::Pause(..)));
     config.t_first = if pauses { 200 * SECOND } else { 30 * SECOND };
     config.rma_ops = RMA_OPS;
+    config.rma_reads = opt.max_reads as u8;
     config.max_accepting = opt.max_accepting;
     config.max_unknown = opt.max_unknown;
     if let Some(sabotage) = opt.sabotage {

@@ -260,6 +260,7 @@ impl World {
             Ev::Nic { qp } => self.net.borrow_mut().nic(qp),
             Ev::Arrive { qp } => self.net.borrow_mut().arrive(qp),
             Ev::Cqe { qp } => self.net.borrow_mut().cqe(qp),
+            Ev::Place { qp } => self.net.borrow_mut().place_all(qp),
             Ev::CmReply { wire } => self.net.borrow_mut().reply(wire),
             Ev::CmDeliver { rank } => {
                 let link = Rc::clone(&self.ranks[rank as usize].link);
@@ -465,6 +466,22 @@ impl World {
         }
     }
 
+    fn check_counters(&mut self) {
+        if self.phase != Phase::Done {
+            return;
+        }
+        let found = {
+            let net = self.net.borrow();
+            self.book.check_counters(|dst, range| {
+                let bytes = net.hosts[dst as usize].shared.look(range);
+                u64::from_ne_bytes(bytes.try_into().unwrap_or_default())
+            })
+        };
+        for what in found {
+            self.net.borrow_mut().fail(Invariant::S8, what);
+        }
+    }
+
     /// Checks that every buffer came home.
     fn finish(&mut self) -> (u64, u64) {
         if self.phase == Phase::Done {
@@ -479,6 +496,10 @@ impl World {
                 if dropped > 0 {
                     rank.fail(Invariant::S6, format!("{dropped} buffers were dropped"));
                 }
+                let memory = self.net.borrow().hosts[rank.me as usize].shared.first_away();
+                if let Some((id, owner)) = memory {
+                    rank.fail(Invariant::S6, format!("memory {id} did not come home: {owner:?}"));
+                }
                 if let Some((slot, owner)) = away {
                     rank.fail(Invariant::S6, format!("buffer {slot} did not come home: {owner:?}"));
                 }
@@ -487,6 +508,7 @@ impl World {
                 }
             }
         }
+        self.check_counters();
         for rank in &self.ranks {
             rank.count();
         }

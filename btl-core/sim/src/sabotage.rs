@@ -69,4 +69,6 @@ sabotages! {
     LengthUnchecked = "length-unchecked", "M14", length_unchecked;
     /// Receives are told on delivery, not on release.
     ReleaseEarly = "release-early", "M15", release_early;
+    /// Puts travel on the last lane, beside the messages that tell of them.
+    PutsAside = "puts-aside", "M16", puts_on_last_lane;
 }

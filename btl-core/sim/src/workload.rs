@@ -14,6 +14,8 @@ pub struct Item {
     pub len: usize,
     /// How often it is to be answered.
     pub hops: u32,
+    /// The put it tells of.
+    pub notice: Option<u64>,
 }
 
 const MS: Nanos = 1_000_000;
@@ -24,7 +26,7 @@ pub fn draw(opt: &Options, rng: &mut Rng) -> Vec<Vec<Item>> {
     let n = opt.messages;
     let mut put = |rng: &mut Rng, src: u32, dst: u32, at: Nanos, hops: u32| {
         let len = draw_len(opt, rng);
-        plans[src as usize].push(Item { at, dst, len, hops });
+        plans[src as usize].push(Item { at, dst, len, hops, notice: None });
     };
     match opt.workload {
         Workload::Flood => {

@@ -188,3 +188,29 @@ fn a_send_to_who_broke_the_protocol_is_seen() {
     check.on_post_send(0, &frame(DATA, 0));
     assert_eq!(found(&check), [Invariant::S12]);
 }
+
+/// Operations need no credit, but the gate, a place in the send queue and, if they read, one of the agreed reads.
+#[test]
+fn one_sided_operations_keep_rule_1_and_fit_the_queue() {
+    let mut check = lane(4);
+    check.on_post_rma(1, false, 4);
+    assert_eq!(found(&check), [Invariant::S1]);
+    let mut check = lane(4);
+    check.on_post_rma(0, false, 4);
+    assert_eq!(found(&check), [Invariant::S1]);
+    let mut check = open(4);
+    (0..4).for_each(|_| check.on_post_rma(0, false, 4));
+    assert_eq!(found(&check), []);
+    check.on_rma_polled(0, false);
+    check.on_post_rma(0, true, 1);
+    assert_eq!(found(&check), []);
+    check.on_post_send(0, &frame(DATA, 0));
+    assert_eq!(found(&check), [Invariant::S5]);
+    let mut check = open(4);
+    (0..3).for_each(|_| check.on_post_rma(0, true, 2));
+    assert_eq!(found(&check), [Invariant::S5]);
+    let mut check = open(4);
+    pass(&mut check, 0, BYE, 1);
+    check.on_post_rma(0, false, 4);
+    assert_eq!(found(&check), [Invariant::S8]);
+}
