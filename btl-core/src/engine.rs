@@ -228,6 +228,8 @@ enum Closing {
     Done,
 }
 
+/// Room for events that wait, so that fences need none.
+const EVENTS: usize = 64;
 /// With traffic that never ends, ask the connection manager's side after so many completions.
 const CM_EVERY: u32 = 64;
 /// With traffic that never ends, close a broken lane after so many completions.
@@ -244,7 +246,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             port,
             frags: Table::new(config.message_entries()),
             ops: rma::Ops::new(config.rma_ops),
-            events: VecDeque::new(),
+            events: VecDeque::with_capacity(EVENTS),
             stats: Stats::default(),
             queued: 0,
             hangups: Vec::new(),

@@ -89,7 +89,7 @@ fn no_allocation_per_message_nor_per_empty_poll() {
     let mut world = World { there, memory: [memory(), memory()], ops: 0 };
     let peers: Vec<_> =
         (0..2).map(|me| all[me].add_peer(name(1 - me), &[addr(1 - me)]).unwrap()).collect();
-    assert!(rounds(&mut all, &peers, &mut world, 50) > 1000);
+    assert!(rounds(&mut all, &peers, &mut world, 200) > 1000);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let got = rounds(&mut all, &peers, &mut world, 200);
     // To rest, then a thousand empty polls.
