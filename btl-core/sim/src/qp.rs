@@ -207,7 +207,8 @@ impl Net {
         let enomem = self.opt.dev.enomem;
         if enomem > 0 && self.rng.chance(1, enomem) {
             self.trace.note(self.now, "enomem", u64::from(q), 0, 0);
-            self.inject(Hit::Enomem);
+            // So many that they would hide how few the other faults are.
+            self.cover.hit(Hit::Enomem);
             return Some(RefusedWhy::Again);
         }
         if self.qps[q as usize].state != State::Error {

@@ -1,6 +1,7 @@
 use super::{Action, DialOutcome, Input};
 use crate::config::Config;
 use crate::credit::MIN_WINDOW;
+use crate::endpoint::EARLY_ENDS;
 use crate::error::ConnectFault;
 use crate::names::{ConnToken, Nanos, ProcName, Role, SECOND};
 use crate::setup::Agreed;
@@ -75,7 +76,10 @@ enum Stage {
 
 /// Connections of one link that came and went while the engine did not look. A process that
 /// connects again and again while this one computes must not pile up queue pairs.
-const MAX_GHOSTS: u32 = 8;
+const MAX_GHOSTS: u32 = 4;
+// An engine that finds them all at once after a long computation must not take them for a peer that fails again and
+// again: half of its patience is left.
+const _: () = assert!(MAX_GHOSTS <= EARLY_ENDS as u32 / 2);
 /// The same, of all processes together that nobody announced.
 const MAX_UNKNOWN_GHOSTS: u32 = 1024;
 

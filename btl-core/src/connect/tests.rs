@@ -406,7 +406,7 @@ fn floods_of_connects_are_bounded() {
 #[test]
 fn connections_that_come_and_go_while_the_engine_computes_are_bounded() {
     // An announced peer, then a stranger under ever new names.
-    for (strangers, bound) in [(false, 8), (true, 3)] {
+    for (strangers, bound) in [(false, 4), (true, 3)] {
         let mut m = machine(|c| c.max_unknown = 3);
         let from = |n: u32| match strangers {
             false => greeting(0, 1).from,
