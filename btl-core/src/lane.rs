@@ -2,6 +2,8 @@
 #[cfg(test)]
 mod model;
 mod rma;
+#[cfg(test)]
+mod tests;
 
 pub use rma::{RmaPermit, RmaPosted};
 

@@ -412,6 +412,13 @@ mod tests {
     }
 
     #[test]
+    fn another_version_or_kind_is_told_as_such() {
+        let parse = |first: u8| Header::parse(&[first, 0, 0, 0, 0, 0, 0, 0], 8);
+        assert_eq!(parse(0x93), Err(ProtocolFault::Version { theirs: 9, ours: 1 }));
+        assert_eq!(parse(0x1d), Err(ProtocolFault::Kind { kind: 13 }));
+    }
+
+    #[test]
     fn no_byte_string_makes_the_parser_fail_badly() {
         // Every first byte, with every length up to a header and beyond.
         for first in 0..=255u8 {
