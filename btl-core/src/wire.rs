@@ -416,6 +416,9 @@ mod tests {
         let parse = |first: u8| Header::parse(&[first, 0, 0, 0, 0, 0, 0, 0], 8);
         assert_eq!(parse(0x93), Err(ProtocolFault::Version { theirs: 9, ours: 1 }));
         assert_eq!(parse(0x1d), Err(ProtocolFault::Kind { kind: 13 }));
+        let long = Header::parse(&[0x13, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3], 11);
+        assert_eq!(long, Err(ProtocolFault::Length { claimed: 4, arrived: 3 }));
+        assert_eq!(format!("{:?}", PrivateData::from_slice(&[7, 8])), "PrivateData([7, 8])");
     }
 
     #[test]
