@@ -209,7 +209,8 @@ fn vendor(dir: &Path, vendor: &Path) {
     fs::create_dir_all(&source).expect("create source");
     fs::write(source.join("Cargo.toml"), alone.collect::<Vec<_>>().join("\n"))
         .expect("write Cargo.toml");
-    support::succeed(Command::new("cp").arg("-r").arg(root).arg(source.join("rdma-sys")));
+    // The licences are links out of the folder.
+    support::succeed(Command::new("cp").arg("-rL").arg(root).arg(source.join("rdma-sys")));
     let member = source.join("rdma-sys");
     let args = ["package", "--no-verify", "--allow-dirty", "--exclude-lockfile", "--quiet"];
     support::succeed(support::cargo(&member, &args).env("CARGO_TARGET_DIR", dir.join("target")));
