@@ -358,11 +358,6 @@ impl RejectReason {
         let [_, code] = r.take::<2>()?;
         RejectReason::ALL.into_iter().find(|reason| *reason as u8 == code)
     }
-
-    /// Whether the same connect may succeed later.
-    pub fn is_transient(self) -> bool {
-        matches!(self, RejectReason::Busy | RejectReason::Crossing)
-    }
 }
 
 #[cfg(test)]
