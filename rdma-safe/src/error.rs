@@ -157,6 +157,14 @@ pub(crate) fn errno_of(rc: i32) -> i32 {
     }
 }
 
+/// The errno behind a failed post. siw returns 0 and names a failed request when its queue was full.
+pub(crate) fn errno_of_post(rc: i32) -> i32 {
+    match rc {
+        0 => libc::ENOMEM,
+        rc => errno_of(rc),
+    }
+}
+
 /// Adds the locked-memory limit to an ENOMEM: it is the usual reason, and the kernel does not say so.
 pub(crate) fn memlock_hint(err: Error, bytes: usize) -> Error {
     if err.errno != libc::ENOMEM && err.errno != libc::EAGAIN {

@@ -2,12 +2,10 @@
 
 use crate::caps::Caps;
 use crate::cq::CqInner;
-use crate::error::{Error, ErrorKind, Result, errno_of};
+use crate::error::{Error, ErrorKind, Result, errno_of_post};
 use crate::payload::Payload;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::post::{
-    BatchError, CHUNK, End, PostError, Staging, Why, chunk_failed, received, settle,
-};
+use crate::post::{BatchError, PostError, ReceiveQueue, Why, post_all, received, settle};
 use crate::qp_attr::QpKind;
 use crate::qp_create::next_serial;
 use crate::ring::{DEPTH_MAX, InFlight};
@@ -15,6 +13,7 @@ use crate::slot::{Slot, Wire};
 use crate::wc::{Done, Wc};
 use crate::xrc::XrcDomain;
 use rdma_sys::*;
+use std::ffi::c_int;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
@@ -342,25 +341,8 @@ impl SharedReceiveQueue {
         // it.
         match unsafe { (self.post_op)(self.inner.as_raw(), &mut wr, &mut bad) } {
             0 if bad.is_null() => Ok(()),
-            rc => Err(self.broke(rc)),
+            rc => Err(self.failed(rc)),
         }
-    }
-
-    #[inline(always)]
-    fn put(&mut self, slot: Slot) -> std::result::Result<u64, PostError> {
-        if self.failed || !slot.is_of(Arc::as_ptr(&self.inner.0.pd)) {
-            let why = if self.failed { Why::Broken } else { Why::WrongDomain };
-            return Err(PostError::of_slot(why, Some(slot)));
-        }
-        let put = self.flight.put_recv(slot.into());
-        put.map_err(|payload| PostError::of(Why::Full, Some(payload)))
-    }
-
-    #[cold]
-    fn broke(&mut self, rc: i32) -> PostError {
-        self.failed = true;
-        let errno = if rc == 0 { libc::ENOMEM } else { errno_of(rc) };
-        PostError::of_slot(Why::Device(errno), None)
     }
 
     /// Posts receives in order, with one call for up to 16 of them, and returns how many. Allocates nothing.
@@ -371,67 +353,7 @@ impl SharedReceiveQueue {
         &mut self,
         slots: impl IntoIterator<Item = Slot>,
     ) -> std::result::Result<usize, BatchError> {
-        let mut slots = slots.into_iter();
-        let mut posted = 0;
-        loop {
-            let mut sges = [ibv_sge::default(); CHUNK];
-            let mut wrs = [ibv_recv_wr::default(); CHUNK];
-            let mut end: End = None;
-            let mut chunk = Staging::new(self, Self::unstage_recvs);
-            for (wr, sge) in wrs.iter_mut().zip(&mut sges) {
-                let Some(slot) = slots.next() else {
-                    end = Some(Ok(()));
-                    break;
-                };
-                let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
-                match chunk.queue.put(slot) {
-                    Ok(wr_id) => {
-                        *sge = ibv_sge { addr, length, lkey };
-                        *wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sge, num_sge: 1 };
-                        chunk.push(wr_id);
-                    }
-                    Err(e) => {
-                        end = Some(Err(e));
-                        break;
-                    }
-                }
-            }
-            let n = chunk.done();
-            if let Err(e) = self.ring(wrs.get_mut(..n).unwrap_or_default()) {
-                return Err(chunk_failed(posted, e, end));
-            }
-            posted += n;
-            match end {
-                None => {}
-                Some(Ok(())) => return Ok(posted),
-                Some(Err(error)) => return Err(BatchError { posted, error, unseen: Vec::new() }),
-            }
-        }
-    }
-
-    fn unstage_recvs(&mut self, ids: &[u64]) {
-        drop(self.flight.unput_recvs(ids.iter().copied()));
-    }
-
-    fn ring(&mut self, wrs: &mut [ibv_recv_wr]) -> std::result::Result<(), BatchError> {
-        let mut next = null_mut();
-        for wr in wrs.iter_mut().rev() {
-            wr.next = next;
-            next = wr;
-        }
-        if next.is_null() {
-            return Ok(());
-        }
-        let mut bad = null_mut();
-        // SAFETY: the queue is alive, the list is of complete requests; the slots are in the table.
-        let rc = unsafe { (self.post_op)(self.inner.as_raw(), next, &mut bad) };
-        if rc == 0 && bad.is_null() {
-            return Ok(());
-        }
-        let at = wrs.iter().position(|wr| std::ptr::eq(wr, bad));
-        let unseen = at.and_then(|at| wrs.get(at + 1..)).unwrap_or_default();
-        let unseen = self.flight.unput_recvs(unseen.iter().map(|wr| wr.wr_id));
-        Err(BatchError { posted: at.unwrap_or(0), error: self.broke(rc), unseen })
+        post_all(self, slots)
     }
 
     /// Redeems a completion, once. `None` when it is not this queue's, stale, or spent; a live one keeps its worth then.
@@ -495,6 +417,33 @@ impl SharedReceiveQueue {
             }
             Ok(flight.into_payloads().filter_map(|p: Payload| p.into_slot().ok()).collect())
         }
+    }
+}
+
+impl ReceiveQueue for SharedReceiveQueue {
+    fn flight(&mut self) -> &mut InFlight {
+        &mut self.flight
+    }
+
+    #[inline(always)]
+    fn put(&mut self, slot: Slot) -> std::result::Result<u64, PostError> {
+        if self.failed || !slot.is_of(Arc::as_ptr(&self.inner.0.pd)) {
+            let why = if self.failed { Why::Broken } else { Why::WrongDomain };
+            return Err(PostError::of_slot(why, Some(slot)));
+        }
+        let put = self.flight.put_recv(slot.into());
+        put.map_err(|payload| PostError::of(Why::Full, Some(payload)))
+    }
+
+    unsafe fn hand_over(&mut self, first: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
+        // SAFETY: the queue is alive; the caller vouches for the list.
+        unsafe { (self.post_op)(self.inner.as_raw(), first, bad) }
+    }
+
+    #[cold]
+    fn failed(&mut self, rc: c_int) -> PostError {
+        self.failed = true;
+        PostError::of_slot(Why::Device(errno_of_post(rc)), None)
     }
 }
 

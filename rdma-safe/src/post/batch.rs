@@ -2,13 +2,16 @@
 
 use super::error::{BatchError, PostError, Why};
 use super::other::Staged;
+use super::recv_batch::{ReceiveQueue, post_all};
 use super::request::Request;
 use super::staging::{CHUNK, End, Staging, chunk_failed};
 use crate::can::CAN_RECV;
 use crate::payload::Payload;
 use crate::qp::QueuePair;
-use crate::slot::{Slot, Wire};
+use crate::ring::InFlight;
+use crate::slot::Slot;
 use rdma_sys::*;
+use std::ffi::c_int;
 use std::ptr::null_mut;
 
 impl QueuePair {
@@ -76,10 +79,6 @@ impl QueuePair {
         drop(self.flight.unput_sends(ids.len()));
     }
 
-    fn unstage_recvs(&mut self, ids: &[u64]) {
-        drop(self.flight.unput_recvs(ids.iter().copied()));
-    }
-
     /// Posts a chunk that is staged; with `more`, one more request is staged behind it.
     fn ring_sends(
         &mut self,
@@ -108,11 +107,7 @@ impl QueuePair {
 
     #[cold]
     fn half_failed(&mut self, rc: i32, at: Option<usize>, unseen: Vec<Payload>) -> BatchError {
-        let error = match rc {
-            0 => self.broke(libc::ENOMEM),
-            rc => self.broke(rc),
-        };
-        BatchError { posted: at.unwrap_or(0), error, unseen }
+        BatchError { posted: at.unwrap_or(0), error: self.broke(rc), unseen }
     }
 
     /// Posts receives in order, with one doorbell for up to 16 of them, and returns how many. Allocates nothing.
@@ -123,45 +118,16 @@ impl QueuePair {
         &mut self,
         slots: impl IntoIterator<Item = Slot>,
     ) -> std::result::Result<usize, BatchError> {
-        let mut slots = slots.into_iter();
-        let mut posted = 0;
-        loop {
-            let mut sges = [ibv_sge::default(); CHUNK];
-            let mut wrs = [ibv_recv_wr::default(); CHUNK];
-            let mut end: End = None;
-            let mut chunk = Staging::new(self, Self::unstage_recvs);
-            for (wr, sge) in wrs.iter_mut().zip(&mut sges) {
-                let Some(slot) = slots.next() else {
-                    end = Some(Ok(()));
-                    break;
-                };
-                let Wire { addr, capacity: length, lkey, .. } = *slot.wire();
-                match chunk.queue.put_recv(slot) {
-                    Ok(wr_id) => {
-                        *sge = ibv_sge { addr, length, lkey };
-                        *wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sge, num_sge: 1 };
-                        chunk.push(wr_id);
-                    }
-                    Err(e) => {
-                        end = Some(Err(e));
-                        break;
-                    }
-                }
-            }
-            let n = chunk.done();
-            if let Err(e) = self.ring_recvs(wrs.get_mut(..n).unwrap_or_default()) {
-                return Err(chunk_failed(posted, e, end));
-            }
-            posted += n;
-            match end {
-                None => {}
-                Some(Ok(())) => return Ok(posted),
-                Some(Err(error)) => return Err(BatchError { posted, error, unseen: Vec::new() }),
-            }
-        }
+        post_all(self, slots)
+    }
+}
+
+impl ReceiveQueue for QueuePair {
+    fn flight(&mut self) -> &mut InFlight {
+        &mut self.flight
     }
 
-    fn put_recv(&mut self, slot: Slot) -> std::result::Result<u64, PostError> {
+    fn put(&mut self, slot: Slot) -> std::result::Result<u64, PostError> {
         if self.can & CAN_RECV == 0 || !slot.is_of(self.domain()) {
             return Err(self.refused(CAN_RECV, Some(slot.into())));
         }
@@ -169,24 +135,12 @@ impl QueuePair {
         put.map_err(|payload| PostError::of(Why::Full, Some(payload)))
     }
 
-    fn ring_recvs(&mut self, wrs: &mut [ibv_recv_wr]) -> std::result::Result<(), BatchError> {
-        let mut next = null_mut();
-        for wr in wrs.iter_mut().rev() {
-            wr.next = next;
-            next = wr;
-        }
-        if next.is_null() {
-            return Ok(());
-        }
-        let mut bad = null_mut();
-        // SAFETY: the QP is alive and has a receive queue; the slots are in the table, as in `post_recv`.
-        let rc = unsafe { ibv_post_recv(self.raw.as_ptr(), next, &mut bad) };
-        if rc == 0 && bad.is_null() {
-            return Ok(());
-        }
-        let at = wrs.iter().position(|wr| std::ptr::eq(wr, bad));
-        let unseen = at.and_then(|at| wrs.get(at + 1..)).unwrap_or_default();
-        let unseen = self.flight.unput_recvs(unseen.iter().map(|wr| wr.wr_id));
-        Err(self.half_failed(rc, at, unseen))
+    unsafe fn hand_over(&mut self, first: *mut ibv_recv_wr, bad: &mut *mut ibv_recv_wr) -> c_int {
+        // SAFETY: the QP is alive and has a receive queue (`put` has checked); the caller vouches for the list.
+        unsafe { ibv_post_recv(self.raw.as_ptr(), first, bad) }
+    }
+
+    fn failed(&mut self, rc: c_int) -> PostError {
+        self.broke(rc)
     }
 }

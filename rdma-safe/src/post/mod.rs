@@ -8,6 +8,7 @@ mod error;
 mod foreign;
 mod other;
 mod raw;
+mod recv_batch;
 mod redeem;
 mod request;
 mod staging;
@@ -15,12 +16,12 @@ mod staging;
 pub use error::{BatchError, PostError, Why};
 pub use foreign::ForeignSlice;
 pub use raw::{RawRequest, RawSge, RawVerb};
+pub(crate) use recv_batch::{ReceiveQueue, post_all};
 pub(crate) use redeem::{received, settle, wc_word};
 pub use request::Request;
-pub(crate) use staging::{CHUNK, End, Staging, chunk_failed};
 
 use crate::can::{CAN_RECV, CAN_SEND, CAN_WRITE};
-use crate::error::errno_of;
+use crate::error::errno_of_post;
 use crate::payload::Payload;
 use crate::pd::PdInner;
 use crate::qp::QueuePair;
@@ -224,7 +225,7 @@ impl QueuePair {
     #[inline(never)]
     fn broke(&mut self, rc: i32) -> PostError {
         self.set_state(QpState::Error);
-        PostError::of_slot(Why::Device(errno_of(rc)), None)
+        PostError::of_slot(Why::Device(errno_of_post(rc)), None)
     }
 
     #[cold]

@@ -56,7 +56,6 @@ impl QueuePair {
     ) -> std::result::Result<(), PostError> {
         match rc {
             0 if clean => Ok(()),
-            0 => Err(self.broke(libc::ENOMEM)),
             rc => Err(self.broke(rc)),
         }
     }
