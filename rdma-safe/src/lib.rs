@@ -83,7 +83,7 @@
 //! * calls of libibverbs: `seam`, `device`, `context`, `device_attr`, `port`, `gid`, `event`, `pd`, `channel`,
 //!   `cq`, `qp`, `qp_query`, `ece`, `multicast`, `srq`, `post`, `ah`, `xrc`;
 //! * the same, for memory: `mr` (but `mr::access`), `mw`, `domain`, `dm`, `fork`, `scope`;
-//! * memory that is not Rust's alone: `memory`, `racy`, `slot`, `remote_slot`, `payload`, `sg`;
+//! * memory that is not Rust's alone: `memory`, `slot`, `remote_slot`, `payload`, `sg`;
 //! * a look-up on the message path without a bounds check: `route`;
 //! * getrlimit(2): `error`; a descriptor of its own for tokio: `aio::watch`.
 //!
@@ -129,7 +129,6 @@ mod qp_attr;
 mod qp_create;
 mod qp_query;
 pub mod quirks;
-mod racy;
 mod remote;
 mod remote_slot;
 mod ring;

@@ -9,6 +9,7 @@ mod foreign;
 mod remote;
 mod rereg;
 mod words;
+pub(crate) use words::Words;
 
 pub use access::{Access, Registration, RemoteAccess};
 pub use rereg::Advice;

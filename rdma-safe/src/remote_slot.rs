@@ -1,8 +1,7 @@
 //! A slot that peers may use too: the portable sink of RDMA reads, and what peers read, write and count in.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::mr::{MemoryRegion, Remote};
-use crate::racy;
+use crate::mr::{MemoryRegion, Remote, Words};
 use crate::remote::RemoteRange;
 use crate::slot::{HeaderPtr, headers_of, release};
 use std::fmt;
@@ -57,9 +56,8 @@ impl RemoteSlot {
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) when it does not fit.
     pub fn copy_in(&mut self, offset: usize, data: &[u8]) -> Result<()> {
-        let at = self.at(offset, data.len())?;
-        // SAFETY: `at` checked the bounds, and `self`, the only way to them in this process, is borrowed exclusively.
-        unsafe { racy::copy_in(at, data) };
+        self.within(offset, data.len())?;
+        self.words().copy_in(offset, data);
         Ok(())
     }
 
@@ -68,9 +66,8 @@ impl RemoteSlot {
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) when it is out of bounds.
     pub fn copy_out(&self, offset: usize, data: &mut [u8]) -> Result<()> {
-        let at = self.at(offset, data.len())?;
-        // SAFETY: `at` checked the bounds; writing takes `&mut self`, so no thread of this process writes meanwhile.
-        unsafe { racy::copy_out(at, data) };
+        self.within(offset, data.len())?;
+        self.words().copy_out(offset, data);
         Ok(())
     }
 
@@ -79,7 +76,7 @@ impl RemoteSlot {
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) when it is out of bounds or its address no multiple of 8.
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
-        Ok(self.word(offset)?.load(Ordering::Acquire))
+        self.with_word(offset, |word| word.load(Ordering::Acquire))
     }
 
     /// Writes the 8-byte word at `offset` bytes, in host order, whole (release).
@@ -87,30 +84,33 @@ impl RemoteSlot {
     /// # Errors
     /// As [`load_u64`](Self::load_u64).
     pub fn store_u64(&mut self, offset: usize, value: u64) -> Result<()> {
-        self.word(offset)?.store(value, Ordering::Release);
-        Ok(())
+        self.with_word(offset, |word| word.store(value, Ordering::Release))
     }
 
-    fn word(&self, offset: usize) -> Result<&AtomicU64> {
-        let at = self.at(offset, size_of::<u64>())?;
-        if !at.addr().is_multiple_of(align_of::<AtomicU64>()) {
-            return Err(outside(format!("a word at {offset} is not aligned to 8 bytes")));
+    fn words(&self) -> Words {
+        // SAFETY: the slot's own memory, mapped as long as the region, which `self` holds; in this process only this
+        // slot's accesses reach it.
+        unsafe { Words::new(self.0.start(), self.capacity()) }
+    }
+
+    fn with_word<T>(&self, offset: usize, use_it: impl FnOnce(&AtomicU64) -> T) -> Result<T> {
+        self.within(offset, size_of::<u64>())?;
+        match self.words().word(offset) {
+            Some(word) => Ok(use_it(word)),
+            None => Err(outside(format!("a word at {offset} is not aligned to 8 bytes"))),
         }
-        // SAFETY: in bounds and aligned, mapped as long as the region, which `self` holds. What else in this process
-        // reaches it takes `&mut self` to write, or is atomic of the same size.
-        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
-    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+    fn within(&self, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {
-            // SAFETY: `offset` is within the slot.
-            Some(end) if end <= self.capacity() => Ok(unsafe { self.0.start().add(offset) }),
+            Some(end) if end <= self.capacity() => Ok(()),
             _ => Err(outside(format!(
                 "{len} bytes at {offset} are outside a slot of {}",
                 self.capacity()
             ))),
         }
     }
+
     #[inline(always)]
     pub(crate) fn into_header(self) -> HeaderPtr {
         let header = self.0;

@@ -12,7 +12,7 @@ const WORD: usize = size_of::<u64>();
 
 /// Memory, and where its whole words begin and end.
 #[derive(Clone, Copy)]
-pub(super) struct Words {
+pub(crate) struct Words {
     start: *mut u8,
     len: usize,
     /// Offset of the first whole word, and of the first byte behind the last.
@@ -24,13 +24,13 @@ impl Words {
     /// # Safety
     /// `start` is valid for reads and writes of `len` bytes as long as the value is used, and nobody in this process
     /// accesses them but through a `Words` of the same memory.
-    pub(super) unsafe fn new(start: *mut u8, len: usize) -> Words {
+    pub(crate) unsafe fn new(start: *mut u8, len: usize) -> Words {
         let first = (start.addr().wrapping_neg() & (WORD - 1)).min(len);
         Words { start, len, first, end: first + (len - first) / WORD * WORD }
     }
 
     /// The word at `offset`, if it is a whole one.
-    pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
+    pub(crate) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let whole =
             offset >= self.first && offset < self.end && (offset - self.first).is_multiple_of(WORD);
         // SAFETY: a whole word of memory that is valid as `new` was promised; aligned, because the first one is.
@@ -49,7 +49,7 @@ impl Words {
     }
 
     /// Copies to `offset` as much as fits.
-    pub(super) fn copy_in(&self, offset: usize, mut data: &[u8]) {
+    pub(crate) fn copy_in(&self, offset: usize, mut data: &[u8]) {
         let mut at = offset;
         while !data.is_empty() {
             let took = match self.around(at) {
@@ -70,7 +70,7 @@ impl Words {
     }
 
     /// Copies from `offset` as much as there is.
-    pub(super) fn copy_out(&self, offset: usize, mut data: &mut [u8]) {
+    pub(crate) fn copy_out(&self, offset: usize, mut data: &mut [u8]) {
         let mut at = offset;
         while !data.is_empty() {
             let took = match self.around(at) {
