@@ -4,18 +4,10 @@ mod fake;
 
 use fake::Fake;
 use fake::chaos::LeaksOnPurpose;
+use fake::rig::Rig;
 use rdma_safe::*;
 
 const SIG: SendFlags = SendFlags::empty();
-
-struct Rig {
-    // Dropped in this order, and in others by the tests that are about it.
-    a: QueuePair,
-    b: QueuePair,
-    cq: CompletionQueue,
-    pd: ProtectionDomain,
-    fake: Fake,
-}
 
 fn config(depth: u32) -> QpConfig {
     QpConfig { send_depth: depth, recv_depth: depth, max_inline: 64, ..QpConfig::default() }
@@ -30,13 +22,7 @@ fn connect(fake: &Fake, a: &mut QueuePair, b: &mut QueuePair) {
 }
 
 fn rig() -> Rig {
-    let fake = Fake::open();
-    let pd = fake.ctx.alloc_pd().unwrap();
-    let cq = fake.ctx.create_cq(64).unwrap();
-    let mut a = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(8)).unwrap();
-    let mut b = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config(8)).unwrap();
-    connect(&fake, &mut a, &mut b);
-    Rig { a, b, cq, pd, fake }
+    Rig::on(Fake::open(), 64, &config(8))
 }
 
 fn poll(cq: &mut CompletionQueue) -> Vec<Wc> {

@@ -4,41 +4,19 @@
 mod fake;
 
 use fake::Fake;
+use fake::rig::{Rig, by_hand};
 use rdma_safe::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const SIG: SendFlags = SendFlags::empty();
 const LAZY: SendFlags = SendFlags::UNSIGNALLED;
 
-struct Rig {
-    a: QueuePair,
-    b: QueuePair,
-    cq: CompletionQueue,
-    pd: ProtectionDomain,
-    fake: Fake,
+fn config() -> QpConfig {
+    QpConfig { send_depth: 20, recv_depth: 20, ..QpConfig::default() }
 }
 
 fn rig() -> Rig {
-    let fake = Fake::open_infiniband();
-    let pd = fake.ctx.alloc_pd().unwrap();
-    let cq = fake.ctx.create_cq(400).unwrap();
-    let [a, b] = [0, 1].map(|_| queue_pair(&pd, &cq));
-    fake.connect(a.qp_num(), b.qp_num());
-    Rig { a, b, cq, pd, fake }
-}
-
-/// In RTS.
-fn queue_pair(pd: &ProtectionDomain, cq: &CompletionQueue) -> QueuePair {
-    let config = QpConfig { send_depth: 20, recv_depth: 20, ..QpConfig::default() };
-    by_hand(pd.create_manual_qp(&cq.cq_ref(), &cq.cq_ref(), &config).unwrap())
-}
-
-fn by_hand(qp: ManualQp<manual::Reset>) -> QueuePair {
-    let path = Some(AddressVector::infiniband(1, 7));
-    let init = InitAttr { access: PeerAccess::all(), ..InitAttr::default() };
-    let qp = qp.init(&init).unwrap();
-    let qp = qp.ready_to_receive(&RtrAttr { path, dest_qp_num: 9, ..RtrAttr::default() }).unwrap();
-    qp.ready_to_send(&RtsAttr::default()).unwrap()
+    Rig::on(Fake::open_infiniband(), 400, &config())
 }
 
 impl Rig {

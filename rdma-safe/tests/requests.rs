@@ -4,17 +4,10 @@
 mod fake;
 
 use fake::Fake;
+use fake::rig::Rig;
 use rdma_safe::*;
 
 const SIG: SendFlags = SendFlags::empty();
-
-struct Rig {
-    a: QueuePair,
-    b: QueuePair,
-    cq: CompletionQueue,
-    pd: ProtectionDomain,
-    fake: Fake,
-}
 
 fn config() -> QpConfig {
     QpConfig {
@@ -27,15 +20,7 @@ fn config() -> QpConfig {
 }
 
 fn rig() -> Rig {
-    let fake = Fake::open();
-    let pd = fake.ctx.alloc_pd().unwrap();
-    let cq = fake.ctx.create_cq(400).unwrap();
-    let mut a = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config()).unwrap();
-    let mut b = pd.create_qp(&cq.cq_ref(), &cq.cq_ref(), &config()).unwrap();
-    fake.connect(a.qp_num(), b.qp_num());
-    a.mark_connected().unwrap();
-    b.mark_connected().unwrap();
-    Rig { a, b, cq, pd, fake }
+    Rig::on(Fake::open(), 400, &config())
 }
 
 impl Rig {

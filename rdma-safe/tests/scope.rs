@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::Fake;
+use fake::rig::Rig;
 use rdma_safe::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,26 +12,9 @@ const SIG: SendFlags = SendFlags::empty();
 const NOW: Duration = Duration::ZERO;
 const SOON: Duration = Duration::from_secs(10);
 
-struct Rig {
-    a: QueuePair,
-    b: QueuePair,
-    cq: CompletionQueue,
-    pd: ProtectionDomain,
-    fake: Fake,
-}
-
 fn rig() -> Rig {
-    let fake = Fake::open();
-    let pd = fake.ctx.alloc_pd().unwrap();
-    let cq = fake.ctx.create_cq(64).unwrap();
-    let at = cq.cq_ref();
     let config = QpConfig { send_depth: 8, recv_depth: 8, ..QpConfig::default() };
-    let mut a = pd.create_qp(&at, &at, &config).unwrap();
-    let mut b = pd.create_qp(&at, &at, &config).unwrap();
-    fake.connect(a.qp_num(), b.qp_num());
-    a.mark_connected().unwrap();
-    b.mark_connected().unwrap();
-    Rig { a, b, cq, pd, fake }
+    Rig::on(Fake::open(), 64, &config)
 }
 
 /// Nothing of the memory is with the device, and no registration of it is left.

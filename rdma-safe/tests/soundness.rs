@@ -3,6 +3,7 @@
 mod fake;
 
 use fake::Fake;
+use fake::rig::Rig;
 use rdma_safe::*;
 use std::sync::{Arc, Mutex};
 
@@ -12,35 +13,8 @@ fn config() -> QpConfig {
     QpConfig { send_depth: 8, recv_depth: 8, max_inline: 64, ..QpConfig::default() }
 }
 
-struct Rig {
-    a: QueuePair,
-    b: QueuePair,
-    cq: CompletionQueue,
-    pd: ProtectionDomain,
-    fake: Fake,
-}
-
-/// A queue pair that is connected, as far as it knows.
-fn connected(fake: &Fake, pd: &ProtectionDomain, cq: &CqRef) -> QueuePair {
-    if fake.ctx.transport().is_iwarp() {
-        let mut qp = pd.create_qp(cq, cq, &config()).unwrap();
-        qp.mark_connected().unwrap();
-        return qp;
-    }
-    let qp = pd.create_manual_qp(cq, cq, &config()).unwrap();
-    let path = Some(AddressVector::infiniband(1, 1));
-    let rtr = RtrAttr { path, ..RtrAttr::default() };
-    let qp = qp.init(&InitAttr::default()).unwrap().ready_to_receive(&rtr).unwrap();
-    qp.ready_to_send(&RtsAttr::default()).unwrap()
-}
-
 fn rig_on(fake: Fake) -> Rig {
-    let pd = fake.ctx.alloc_pd().unwrap();
-    let cq = fake.ctx.create_cq(64).unwrap();
-    let a = connected(&fake, &pd, &cq.cq_ref());
-    let b = connected(&fake, &pd, &cq.cq_ref());
-    fake.connect(a.qp_num(), b.qp_num());
-    Rig { a, b, cq, pd, fake }
+    Rig::on(fake, 64, &config())
 }
 
 fn rig() -> Rig {

@@ -4,32 +4,12 @@ mod fake;
 
 use fake::Fake;
 use fake::chaos::LeaksOnPurpose;
+use fake::rig::Rig;
 use rdma_safe::*;
 
-struct Rig {
-    a: QueuePair,
-    b: QueuePair,
-    cq: CompletionQueue,
-    pd: ProtectionDomain,
-    fake: Fake,
-}
-
 fn rig() -> Rig {
-    let fake = Fake::open_infiniband();
-    let pd = fake.ctx.alloc_pd().unwrap();
-    let cq = fake.ctx.create_cq(64).unwrap();
     let config = QpConfig { send_depth: 8, recv_depth: 8, ..QpConfig::default() };
-    let make = || {
-        let at = cq.cq_ref();
-        let path = Some(AddressVector::infiniband(1, 7));
-        let qp = pd.create_manual_qp(&at, &at, &config).unwrap();
-        let qp = qp.init(&InitAttr::default()).unwrap();
-        let qp = qp.ready_to_receive(&RtrAttr { path, ..RtrAttr::default() }).unwrap();
-        qp.ready_to_send(&RtsAttr::default()).unwrap()
-    };
-    let (a, b) = (make(), make());
-    fake.connect(a.qp_num(), b.qp_num());
-    Rig { a, b, cq, pd, fake }
+    Rig::on(Fake::open_infiniband(), 64, &config)
 }
 
 impl Rig {

@@ -17,6 +17,7 @@ mod extended;
 pub(crate) mod kinds;
 pub(crate) mod more;
 mod objects;
+pub(crate) mod rig;
 mod transfer;
 mod windows;
 
