@@ -38,7 +38,6 @@ use crate::connector::removed;
 use crate::error::{ConnectError, Error, Result};
 use crate::event::Event;
 use crate::id::{Acceptor, ConnectRequest, Connected, Established, Id, IdKey, Initiator, Listener};
-use crate::interfaces;
 use crate::interrupt::CancelToken;
 use crate::params::ConnParams;
 use crate::private_data::PrivateData;
@@ -250,15 +249,6 @@ fn one_slot(pd: &ProtectionDomain, size: usize) -> Result<Slot> {
     slot.ok_or(Error::State { op: "slots", why: "no memory was registered" })
 }
 
-/// The context of a device, by name.
-fn open(device: Option<&str>) -> Result<Context> {
-    let found = match device {
-        Some(name) => interfaces::open_device(name)?,
-        None => None,
-    };
-    found.ok_or(Error::State { op: "open", why: "the device has gone" })
-}
-
 /// The side that asks.
 ///
 /// Made by [`dial`](Self::dial).
@@ -310,7 +300,7 @@ impl Caller {
         let start = Instant::now();
         let mut channel = config.channel()?;
         let connector = channel.resolve(None, to, limit)?;
-        let context = open(channel.device_name(&connector).as_deref())?;
+        let context = channel.open_device(&connector)?;
         let mut line = Line::new(&context, config)?;
         channel.init_qp(&connector, &mut line.qp)?;
         // Before connecting: the answer may come as soon as there is a connection.
@@ -402,7 +392,7 @@ impl Server {
         let context = match known {
             Some(context) => context.clone(),
             None => {
-                let context = open(Some(request.device_name()))?;
+                let context = self.channel.open_device(&request)?;
                 self.contexts.push(context.clone());
                 context
             }
