@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Device, GuestFailed};
+use super::Device;
 use crate::exec::Drain;
 
 /// How the names of the scripts' folders begin; the process id of xtask follows.
@@ -59,6 +59,18 @@ pub(crate) struct Outcome {
     pub(crate) stderr: String,
     /// What the guest's kernel logged meanwhile.
     pub(crate) klog: String,
+}
+
+impl Outcome {
+    /// All of it, for a log.
+    pub(crate) fn said(&self) -> String {
+        said(&self.stdout, &self.stderr, &self.klog)
+    }
+}
+
+/// What a command and its kernel said, for a log.
+pub(super) fn said(stdout: &str, stderr: &str, klog: &str) -> String {
+    format!("{stdout}\n{stderr}\n--- the kernel's log ---\n{klog}")
 }
 
 impl Job {
@@ -235,17 +247,15 @@ impl Pumps {
 }
 
 /// Reads what the scripts left: the exit status, else why there is none.
-pub(super) fn read_result(dir: &Path, log: &str) -> Result<i32> {
+pub(super) fn read_result(dir: &Path, log: &str) -> Result<i32, String> {
     if let Ok(why) = fs::read_to_string(dir.join("error")) {
-        return Err(GuestFailed(why.trim().to_owned()).into());
+        return Err(why.trim().to_owned());
     }
     match fs::read_to_string(dir.join("status")).ok().and_then(|text| text.trim().parse().ok()) {
         Some(code) => Ok(code),
-        None => Err(GuestFailed(format!(
-            "it ended without a result; its last words:\n{}",
-            super::tail(log, 20)
-        ))
-        .into()),
+        None => {
+            Err(format!("it ended without a result; its kernel's words:\n{}", super::tail(log, 20)))
+        }
     }
 }
 

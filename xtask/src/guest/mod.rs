@@ -107,11 +107,21 @@ impl Device {
 
 /// The guest itself failed, not what ran in it.
 #[derive(Debug)]
-pub(crate) struct GuestFailed(pub(crate) String);
+pub(crate) struct GuestFailed {
+    why: String,
+    /// Everything that the command and the kernel had said.
+    pub(crate) said: String,
+}
+
+impl GuestFailed {
+    fn new(why: impl Into<String>, said: impl Into<String>) -> Self {
+        Self { why: why.into(), said: said.into() }
+    }
+}
 
 impl std::fmt::Display for GuestFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the guest failed: {}", self.0)
+        write!(f, "the guest failed: {}", self.why)
     }
 }
 
@@ -225,12 +235,35 @@ impl MachineArgs {
     }
 }
 
-/// The lines of a log that tell most, for messages: those from a kernel's panic on, else the last.
+/// What shows in a kernel's log that it is in trouble, whatever ran on it.
+pub(crate) const KERNEL_TROUBLE: &[&str] = &[
+    "WARNING:",
+    "BUG:",
+    "Oops",
+    "blocked for more than",
+    "Kernel panic",
+    "soft lockup",
+    "detected stall",
+    "kthread starved",
+    "timer wakeup didn't happen",
+];
+
+/// The lines of a kernel's log that tell most, for messages: those from its first trouble on, and the last.
 fn tail(log: &str, lines: usize) -> String {
     let all: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
-    let panic = all.iter().position(|line| line.contains("Kernel panic"));
-    let from = panic.unwrap_or_else(|| all.len().saturating_sub(lines));
-    all[from..].iter().take(lines).copied().collect::<Vec<_>>().join("\n")
+    let last = all.len().saturating_sub(lines);
+    let trouble = all.iter().position(|line| KERNEL_TROUBLE.iter().any(|word| line.contains(word)));
+    let Some(first) = trouble.filter(|first| *first < last) else {
+        return all[last..].join("\n");
+    };
+    let upto = (first + lines).min(all.len());
+    let last = all.len().saturating_sub(lines / 4).max(upto);
+    let mut told = all[first..upto].to_vec();
+    if last > upto {
+        told.push("…");
+    }
+    told.extend(&all[last..]);
+    told.join("\n")
 }
 
 /// Host limit of a job: its own and what start and end may take.
@@ -245,4 +278,24 @@ const QUICK: Duration = Duration::from_secs(20);
 fn first_line(command: &mut std::process::Command) -> Option<String> {
     let text = exec::output(command, QUICK).ok()?;
     text.lines().next().map(|line| line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tail;
+
+    #[test]
+    fn a_message_begins_at_the_first_trouble_of_a_kernel_and_has_its_end() {
+        let quiet: Vec<String> = (0..50).map(|n| format!("line {n}")).collect();
+        assert_eq!(tail(&quiet.join("\n"), 20), quiet[30..].join("\n"));
+        let mut sick = quiet;
+        sick[10] = "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:".to_owned();
+        let told = tail(&sick.join("\n"), 20);
+        let told: Vec<&str> = told.lines().collect();
+        assert_eq!(told.len(), 26);
+        assert_eq!((told[0], told[19], told[20]), (sick[10].as_str(), "line 29", "…"));
+        assert_eq!((told[21], told[25]), ("line 45", "line 49"));
+        sick[40] = "BUG: later".to_owned();
+        assert_eq!(tail(&sick[35..].join("\n"), 20), sick[35..].join("\n"));
+    }
 }

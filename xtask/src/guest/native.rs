@@ -68,13 +68,12 @@ pub(super) fn run(job: &Job, sink: Sink) -> Result<Outcome> {
         (exec::wait(&mut child, outer_limit(job.limit))?, pumps.finish())
     };
     if matches!(ended, exec::Ended::TimedOut) {
-        return Err(GuestFailed(
-            "the run on this machine did not end in time and was killed".to_owned(),
-        )
-        .into());
+        let why = "the run on this machine did not end in time and was killed";
+        return Err(GuestFailed::new(why, format!("{stdout}\n{stderr}")).into());
     }
     let klog = fs::read_to_string(dir.path().join("log")).unwrap_or_default();
-    let code = job::read_result(dir.path(), &stderr)?;
+    let code = job::read_result(dir.path(), &stderr)
+        .map_err(|why| GuestFailed::new(why, job::said(&stdout, &stderr, &klog)))?;
     Ok(Outcome { code, stdout, stderr, klog })
 }
 

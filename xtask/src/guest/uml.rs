@@ -52,12 +52,12 @@ pub(super) fn run(kernel: &Kernel, job: &Job, sink: Sink) -> Result<Outcome> {
     if matches!(ended, exec::Ended::TimedOut) {
         let limit = outer_limit(job.limit).as_secs();
         let last = tail(&log, 20);
-        return Err(GuestFailed(format!(
-            "it did not end within {limit} s and was killed; its last words:\n{last}"
-        ))
-        .into());
+        let why =
+            format!("it did not end within {limit} s and was killed; its kernel's words:\n{last}");
+        return Err(GuestFailed::new(why, job::said(&stdout, &stderr, &log)).into());
     }
-    let code = job::read_result(dir.path(), &log)?;
+    let code = job::read_result(dir.path(), &log)
+        .map_err(|why| GuestFailed::new(why, job::said(&stdout, &stderr, &log)))?;
     Ok(Outcome { code, stdout, stderr, klog: log })
 }
 

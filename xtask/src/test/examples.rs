@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::parts::{KERNEL_TROUBLE, clean, test_device};
+use super::parts::{clean, test_device};
 use super::{Bench, Count};
 use crate::cargo;
 use crate::deps::{self, Group};
-use crate::guest::{Device, Job};
+use crate::guest::{Device, Job, KERNEL_TROUBLE};
 use crate::paths;
 
 const LIMIT: Duration = Duration::from_secs(90);

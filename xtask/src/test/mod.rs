@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) use count::Count;
 
-use crate::guest::{Device, Job, Kind, Machine, Outcome, Sink};
+use crate::guest::{Device, GuestFailed, Job, Kind, Machine, Outcome, Sink};
 use crate::{exec, paths, ui};
 
 /// `cargo xtask test …`.
@@ -72,10 +72,16 @@ impl Bench {
 
     /// Runs a job in the guest and keeps what it and the kernel said under `name`.
     pub(crate) fn in_guest(&mut self, name: &str, job: &Job) -> Result<Outcome> {
-        let outcome = self.machine()?.run(job, Sink::Keep)?;
-        let (out, err, klog) = (&outcome.stdout, &outcome.stderr, &outcome.klog);
-        self.log(name, &format!("{out}\n{err}\n--- the kernel's log ---\n{klog}"));
-        Ok(outcome)
+        let ran = self.machine()?.run(job, Sink::Keep);
+        match &ran {
+            Ok(outcome) => self.log(name, &outcome.said()),
+            Err(error) => {
+                if let Some(failed) = error.downcast_ref::<GuestFailed>() {
+                    self.log(name, &failed.said);
+                }
+            }
+        }
+        ran.with_context(|| name.to_owned())
     }
 
     /// Keeps a program's output as `target/xtask-test/PART-NAME.log`, for whoever looks into a failure.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::parts::{KERNEL_TROUBLE, clean, test_device};
+use super::parts::{clean, test_device};
 use super::{Bench, Count};
 use crate::demo::mpi::{Programs, probe};
-use crate::guest::{Device, Outcome};
+use crate::guest::{Device, KERNEL_TROUBLE, Outcome};
 
 /// One run of a program.
 struct Case {

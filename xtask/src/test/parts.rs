@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Bench, Count, Part, asan, bad, examples, full, mpi, storm};
 use crate::deps::{self, Group};
-use crate::guest::{Device, Job};
+use crate::guest::{Device, Job, KERNEL_TROUBLE};
 use crate::{cargo, exec, tidy};
 
 /// All of them, in the order in which they run: what is quick and what everything else rests on first.
@@ -248,10 +248,6 @@ fn device_program(
     count.case(&what, clean(&outcome.klog, KERNEL_TROUBLE));
     Ok(count)
 }
-
-/// What no test may cause in a kernel.
-pub(super) const KERNEL_TROUBLE: &[&str] =
-    &["WARNING:", "BUG:", "Oops", "blocked for more than", "Kernel panic", "soft lockup"];
 
 /// Whether a kernel log has none of `words`.
 pub(super) fn clean(klog: &str, words: &[&str]) -> Result<(), String> {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::mpi::{BROKEN, never_unready, telling};
-use super::parts::{KERNEL_TROUBLE, clean, test_device};
+use super::parts::{clean, test_device};
 use super::{Bench, Count};
 use crate::cargo;
 use crate::demo::mpi::probe;
 use crate::deps::{self, Group};
-use crate::guest::{Device, Job};
+use crate::guest::{Device, Job, KERNEL_TROUBLE};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const SOAK_LIMIT: Duration = Duration::from_secs(3600);
