@@ -23,6 +23,8 @@ pub struct LaneAcct {
     ledger: Ledger,
     wqe: Wqe,
     reads: rma::Reads,
+    /// The peer's greeting was heard on this lane: it has the lane too.
+    heard: bool,
     id: LaneId,
     /// No reserve is kept: neither the last credit nor the last place of the send queue.
     #[cfg(feature = "sabotage")]
@@ -124,6 +126,7 @@ impl LaneAcct {
             ledger: Ledger::new(depth),
             wqe: Wqe { free: send_depth },
             reads: rma::Reads::new(0),
+            heard: false,
             id: LaneId::NONE,
             #[cfg(feature = "sabotage")]
             reckless: false,
@@ -208,6 +211,7 @@ impl LaneAcct {
 
     pub(crate) fn heard(&mut self, proof: &HeardHello) {
         self.gate.heard(proof);
+        self.heard = true;
     }
 
     pub(crate) fn shut(&mut self) {

@@ -1,5 +1,8 @@
-//! The right to post a one-sided operation: rule 1, a free place in the send queue and, for what reads, one of the
-//! reads the connection allows. It needs no credit: nothing at the peer is used up.
+//! The right to post a one-sided operation: rule 1, a peer that has greeted, a free place in the send queue and, for
+//! what reads, one of the reads the connection allows. It needs no credit: nothing at the peer is used up. Credits are
+//! what keeps an initiator's messages back until its Hello was answered; an operation without credits waits for the
+//! answer by itself, because until then the acceptor may still give the connection up (on InfiniBand and RoCE it
+//! does when the initiator's ready-to-use message is late), and what was done to its memory could not be taken back.
 use super::{LaneAcct, Refusal, WqeRight};
 use crate::first_send::SendRight;
 use crate::names::LaneId;
@@ -53,10 +56,14 @@ pub struct RmaPosted(());
 
 impl LaneAcct {
     /// The one place where it is decided whether a one-sided operation may be posted. `read`: it fetches something.
+    /// [`Refusal::Gate`] also until the peer has greeted.
     ///
     /// # Errors
     /// [`Refusal`]: why not now.
     pub fn admit_rma(&mut self, read: bool) -> Result<RmaPermit<'_>, Refusal> {
+        if !self.heard {
+            return Err(Refusal::Gate);
+        }
         let right = self.gate.right().ok_or(Refusal::Gate)?;
         let read = match read {
             true if self.reads.free == 0 => return Err(Refusal::Reads),

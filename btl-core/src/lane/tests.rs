@@ -70,6 +70,10 @@ fn only_a_hello_opens_the_gate_of_an_initiator() {
     assert_eq!((acct.owed(), acct.credits()), (0, 0));
     // Once.
     assert_eq!(why(&mut acct, Kind::Hello), Some(Refusal::Gate));
+    // What is one-sided needs no credit, and waits for the answer all the same.
+    assert_eq!(acct.admit_rma(false).err(), Some(Refusal::Gate));
+    acct.heard(&heard_for_test());
+    assert!(acct.admit_rma(false).is_ok());
 }
 
 #[test]
