@@ -22,10 +22,6 @@ use std::ptr;
 pub(crate) const NAME: &str = "verbs";
 /// Part of the modex key: processes with different versions do not see each other.
 const VERSION: [c_int; 3] = [0, 1, 0];
-/// The BTL interface this is built for.
-const BTL_VERSION: [c_int; 3] = [3, 1, 0];
-/// The Open MPI release whose headers the bindings were made from. Open MPI does not check it.
-const PROJECT_VERSION: [c_int; 3] = [4, 1, 4];
 
 /// The exported record. Open MPI writes into it (the project version of old components), so it is
 /// mutable memory.
@@ -43,9 +39,9 @@ pub static mca_btl_verbs_component: ComponentRecord =
         base: abi::BaseComponent {
             mca_version: [abi::MCA_MAJOR, abi::MCA_MINOR, 0],
             project_name: chars("opal"),
-            project_version: PROJECT_VERSION,
+            project_version: abi::PROJECT_VERSION,
             type_name: chars("btl"),
-            type_version: BTL_VERSION,
+            type_version: abi::BTL_VERSION,
             name: chars(NAME),
             version: VERSION,
             open: Some(component_open),
@@ -88,9 +84,9 @@ fn gate() -> bool {
     let version = opal::version();
     if !version.starts_with(abi::SERIES) {
         say(format_args!(
-            "this component is built for Open MPI {}x, but this is Open MPI {version}: the component is not used; \
+            "this component is {}, but this is Open MPI {version}: the component is not used; \
              install the one built for {version}",
-            abi::SERIES
+            abi::BUILT_FOR
         ));
         return false;
     }
@@ -350,20 +346,22 @@ mod tests {
         assert_eq!(component.base.mca_version[..2], [2, 1]);
         assert_eq!(text(&component.base.type_name), "btl");
         assert_eq!(text(&component.base.name), NAME);
-        assert_eq!(component.base.type_version, [3, 1, 0]);
+        assert_eq!(component.base.type_version, abi::BTL_VERSION);
         assert!(component.base.query.is_none());
     }
 
     #[test]
     fn another_open_mpi_is_refused_with_one_line() {
         let stub = Stub::new();
-        for version in ["5.0.7", "6.0.0rc2", "4.0.7", "4.10.0", ""] {
+        let others = ["4.1.4", "5.0.7", "6.0.0rc2", "4.0.7", "4.10.0", "5.1.0", "6.1.0", ""];
+        for version in others.into_iter().filter(|version| !version.starts_with(abi::SERIES)) {
             stub.set_version(version);
             assert_eq!(register(), abi::ERR_NOT_AVAILABLE, "{version}");
             let lines = stub.lines();
             assert_eq!(lines.len(), 1, "{version}: {lines:?}");
             let expected = format!(
-                "btl:verbs: this component is built for Open MPI 4.1.x, but this is Open MPI {version}:"
+                "btl:verbs: this component is {}, but this is Open MPI {version}:",
+                abi::BUILT_FOR
             );
             assert!(lines[0].starts_with(&expected), "{}", lines[0]);
             assert_eq!(

@@ -81,6 +81,13 @@ impl Endpoints {
         self.all.get(self.index_of(peer)?).map(|endpoint| &**endpoint)
     }
 
+    /// Open MPI's handle of a peer; NULL if it was given none, or is done with the peer.
+    pub(crate) fn handle(&self, peer: PeerId) -> *mut abi::BtlEndpoint {
+        let endpoint = self.of(peer).filter(|endpoint| !endpoint.is_removed());
+        endpoint
+            .map_or(std::ptr::null_mut(), |endpoint| std::ptr::from_ref(endpoint).cast_mut().cast())
+    }
+
     fn index_of(&self, peer: PeerId) -> Option<usize> {
         let index = (*self.by_peer.get(peer.index())?)?;
         (self.all.get(index)?.peer == peer).then_some(index)

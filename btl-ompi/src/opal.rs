@@ -1,15 +1,12 @@
 //! Open MPI's services in Rust words: messages, modex, process records.
-//!
-//! Symbols that not every release series has are looked up by name after the version gate, so that
-//! the component also loads into the wrong Open MPI and can say so.
 
 use crate::abi;
 use crate::component;
 use btl_core::ProcName;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
 use std::fmt;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// `btl_verbs_verbose`, for messages before and after the parameters are read.
@@ -65,22 +62,10 @@ pub(crate) fn version() -> String {
     text.to_string_lossy().into_owned()
 }
 
-/// Looks a symbol up by name, as the dynamic linker would for this component.
-#[cfg(not(test))]
-fn symbol(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: the name is NUL-terminated; the handle is the documented default.
-    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
-}
-
-#[cfg(test)]
-fn symbol(name: &CStr) -> Option<NonNull<c_void>> {
-    abi::stub::symbol(name)
-}
-
 /// Whether Open MPI was built with CUDA, which changes the layout of the module.
 pub(crate) fn has_cuda() -> bool {
     // SAFETY: a C `bool` of libopen-pal, constant after it was loaded; any byte but 0 is true.
-    symbol(c"opal_built_with_cuda_support")
+    abi::symbol(c"opal_built_with_cuda_support")
         .is_some_and(|flag| unsafe { flag.cast::<u8>().read() } != 0)
 }
 
@@ -154,6 +139,11 @@ impl Key {
         // versions and names.
         NonNull::new(unsafe { abi::mca_base_component_to_string(component::base()) }).map(Self)
     }
+
+    fn as_c_str(&self) -> &CStr {
+        // SAFETY: a NUL-terminated string that is ours until the drop.
+        unsafe { CStr::from_ptr(self.0.as_ptr()) }
+    }
 }
 
 impl Drop for Key {
@@ -163,37 +153,13 @@ impl Drop for Key {
     }
 }
 
-fn pmix() -> Option<NonNull<abi::Pmix>> {
-    symbol(c"opal_pmix").map(NonNull::cast)
-}
-
 /// Publishes data for all peers.
 ///
 /// # Errors
-/// Open MPI's error code.
+/// The error code of Open MPI or of PMIx.
 pub(crate) fn modex_put(blob: &[u8]) -> Result<(), c_int> {
-    let (Some(pmix), Some(class), Some(key)) = (pmix(), symbol(c"opal_value_t_class"), Key::new())
-    else {
-        return Err(abi::ERR_NOT_AVAILABLE);
-    };
-    let size = i32::try_from(blob.len()).map_err(|_| abi::ERR_BAD_PARAM)?;
-    // SAFETY: `Value` is plain data for which all-zero bytes are valid.
-    let mut value: abi::Value = unsafe { core::mem::zeroed() };
-    // SAFETY: the class is that of `opal_value_t`; the value is as large as the class says and not
-    // shared.
-    unsafe { construct((&raw mut value).cast(), class.cast().as_ptr()) };
-    value.key = key.0.as_ptr();
-    value.kind = abi::BYTE_OBJECT;
-    // The callee copies the bytes and does not change them.
-    value.data.bo = abi::ByteObject { size, bytes: blob.as_ptr().cast_mut() };
-    // SAFETY: the table is filled when MPI_Init has reached the BTLs; only one field is read.
-    let Some(put) = (unsafe { (*pmix.as_ptr()).put }) else { return Err(abi::ERR_NOT_AVAILABLE) };
-    // SAFETY: key and data live until the call returns. The value is not destructed afterwards: its
-    // destructor would free the key and the data, which are not its own.
-    match unsafe { put(abi::PMIX_GLOBAL, &raw mut value) } {
-        abi::SUCCESS => Ok(()),
-        code => Err(code),
-    }
+    let key = Key::new().ok_or(abi::ERR_NOT_AVAILABLE)?;
+    abi::modex_put(key.as_c_str(), blob)
 }
 
 /// What a peer published under this component's name; `None` when it published nothing.
@@ -201,78 +167,7 @@ pub(crate) fn modex_put(blob: &[u8]) -> Result<(), c_int> {
 /// May take long when the peer is remote. No lock may be held.
 pub(crate) fn modex_get(proc: Proc) -> Option<Vec<u8>> {
     let key = Key::new()?;
-    // SAFETY: as in `modex_put`.
-    let get = unsafe { (*pmix()?.as_ptr()).get }?;
-    let mut value: *mut abi::Value = ptr::null_mut();
-    let name = proc.get().name;
-    // SAFETY: name, key and `value` live until the call returns; a NULL info list means no
-    // directives.
-    let code = unsafe { get(&raw const name, key.0.as_ptr(), ptr::null_mut(), &raw mut value) };
-    let value = NonNull::new(value)?;
-    let bytes = if code == abi::SUCCESS { byte_object(value) } else { None };
-    // SAFETY: the value is ours now, made by Open MPI's own constructor, and not used afterwards.
-    unsafe { release(value.as_ptr().cast()) };
-    bytes
-}
-
-fn byte_object(value: NonNull<abi::Value>) -> Option<Vec<u8>> {
-    // SAFETY: the value was returned to us and nobody changes it.
-    let value = unsafe { value.as_ref() };
-    if value.kind != abi::BYTE_OBJECT {
-        return None;
-    }
-    // SAFETY: the type says that this member of the union is the one in use.
-    let object = unsafe { value.data.bo };
-    let len = usize::try_from(object.size).ok()?;
-    if object.bytes.is_null() || len == 0 {
-        return None;
-    }
-    // SAFETY: the byte object owns `size` bytes at `bytes`.
-    Some(unsafe { std::slice::from_raw_parts(object.bytes, len) }.to_vec())
-}
-
-/// OBJ_CONSTRUCT.
-///
-/// # Safety
-/// `object` points to memory of the class's size that nobody else uses; `class` is one of Open
-/// MPI's classes.
-unsafe fn construct(object: *mut abi::Object, class: *mut abi::Class) {
-    // SAFETY: by the contract; a class that is initialised already is left alone.
-    unsafe {
-        abi::opal_class_initialize(class);
-        (*object).class = class;
-        (*object).reference_count = 1;
-        walk((*class).construct_array, object);
-    }
-}
-
-/// OBJ_RELEASE of an object that only the caller refers to.
-///
-/// # Safety
-/// `object` was made by OBJ_NEW, and the caller's reference is the only one.
-unsafe fn release(object: *mut abi::Object) {
-    // SAFETY: by the contract nobody else has a reference, so the count needs no atomic operation.
-    unsafe {
-        walk((*(*object).class).destruct_array, object);
-        libc::free(object.cast());
-    }
-}
-
-/// Calls the functions of a NULL-terminated array.
-///
-/// # Safety
-/// `array` is such an array of constructors or destructors for `object`.
-unsafe fn walk(
-    mut array: *const Option<unsafe extern "C" fn(*mut abi::Object)>,
-    object: *mut abi::Object,
-) {
-    // SAFETY: by the contract.
-    unsafe {
-        while let Some(function) = *array {
-            function(object);
-            array = array.add(1);
-        }
-    }
+    abi::modex_get(proc.get().name, key.as_c_str())
 }
 
 /// Marks entry `i` of a reachability map; NULL is allowed, as in `add_procs` for a single process.

@@ -8,7 +8,6 @@ use crate::opal::{PEERS, Proc, WHY, verbose};
 use crate::rail::{Inner, Rail};
 use btl_core::{Event, RecvBuf, SendBuf};
 use core::ffi::c_int;
-use core::mem;
 
 /// Upcalls of one call of progress at most, so that other components get their turn.
 const BUDGET: c_int = 64;
@@ -16,7 +15,12 @@ const BUDGET: c_int = 64;
 /// What Open MPI has to be told.
 enum Upcall {
     /// A message.
-    Receive { tag: u8, buf: RecvBuf<Slot> },
+    Receive {
+        tag: u8,
+        /// Open MPI's handle of the sender; NULL when it has none.
+        from: *mut abi::BtlEndpoint,
+        buf: RecvBuf<Slot>,
+    },
     /// A send has ended; `fault` says why it failed.
     Complete { done: Done, fault: Option<Fault> },
     /// A peer failed.
@@ -98,7 +102,9 @@ fn next(inner: &mut Inner) -> Step {
 
 fn translate(inner: &mut Inner, event: driver::Event) -> Option<Upcall> {
     match event {
-        Event::Message { tag, buf, .. } => return Some(Upcall::Receive { tag, buf }),
+        Event::Message { peer, tag, buf } => {
+            return Some(Upcall::Receive { tag, from: inner.endpoints.handle(peer), buf });
+        }
         Event::Sent { peer, cookie, buf, result } => {
             let fault = match result {
                 Ok(()) => None,
@@ -198,8 +204,8 @@ fn settle(inner: &mut Inner, after: After) {
 /// here.
 fn make(rail: &Rail, upcall: Upcall) -> After {
     match upcall {
-        Upcall::Receive { tag, mut buf } => {
-            receive(rail, tag, &mut buf);
+        Upcall::Receive { tag, from, mut buf } => {
+            receive(rail, tag, from, &mut buf);
             After::Release(buf)
         }
         Upcall::Complete { done, fault } => {
@@ -221,7 +227,7 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
     }
 }
 
-fn receive(rail: &Rail, tag: u8, buf: &mut RecvBuf<Slot>) {
+fn receive(rail: &Rail, tag: u8, from: *mut abi::BtlEndpoint, buf: &mut RecvBuf<Slot>) {
     // SAFETY: the table lives in libopen-pal; an entry is written before the first message with its
     // tag can be sent.
     let entry = unsafe {
@@ -235,11 +241,6 @@ fn receive(rail: &Rail, tag: u8, buf: &mut RecvBuf<Slot>) {
         return;
     };
     let mut segment = abi::Segment { addr: buf.as_mut_ptr().cast(), len: buf.len() as u64 };
-    // SAFETY: pointers, numbers and an absent function: all-zero bytes are a valid descriptor.
-    let mut des: abi::Descriptor = unsafe { mem::zeroed() };
-    des.segments = &raw mut segment;
-    des.segment_count = 1;
-    // SAFETY: Open MPI's own function. Descriptor, segment and data live until it returns, and it
-    // does not keep them.
-    unsafe { callback(rail.module(), tag, &raw mut des, entry.cbdata) };
+    // SAFETY: Open MPI's own function with its data, our module and an endpoint of it.
+    unsafe { abi::deliver(callback, entry.cbdata, rail.module(), from, tag, &mut segment) };
 }

@@ -1,8 +1,9 @@
 //! Stands in for libopen-pal in unit tests: the symbols the component needs, and a record of what
 //! was done with them.
 
-use super::v41::{
-    BaseComponent, Bitmap, Class, Convertor, Framework, IoVec, Module, Proc, RecvCallback, TAG_MAX,
+use super::{
+    BaseComponent, Bitmap, Class, Convertor, Framework, IoVec, Module, Proc, RecvCallback, SERIES,
+    TAG_MAX,
 };
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -17,8 +18,7 @@ pub(crate) struct Foreign<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for Foreign<T> {}
 
 #[unsafe(no_mangle)]
-static opal_version_string: Foreign<[u8; 16]> =
-    Foreign(UnsafeCell::new(*b"4.1.4\0\0\0\0\0\0\0\0\0\0\0"));
+static opal_version_string: Foreign<[u8; 16]> = Foreign(UnsafeCell::new([0; 16]));
 #[unsafe(no_mangle)]
 // SAFETY: pointers and numbers: all-zero bytes are a valid record.
 static opal_btl_base_framework: Foreign<Framework> =
@@ -42,10 +42,10 @@ pub(crate) struct Stub {
 }
 
 impl Stub {
-    /// Waits for its turn; an Open MPI 4.1.4 without CUDA.
+    /// Waits for its turn; an Open MPI of the right series without CUDA.
     pub(crate) fn new() -> Self {
         let stub = Self { _turn: lock(&ONE_AT_A_TIME) };
-        stub.set_version("4.1.4");
+        stub.set_version(&format!("{SERIES}4"));
         stub.set_cuda(false);
         lock(&LINES).clear();
         lock(&REGISTERED).clear();

@@ -1,13 +1,11 @@
-//! Open MPI 4.1: BTL 3.1.0 on MCA 2.1.0.
+//! What is the same in Open MPI 4.1, 5.0 and 6.0: BTL 3.1.0 and 3.3.0 on MCA 2.1.0.
 //!
 //! Written after the output of bindgen on the headers of 4.1.4, cut down to what the component
-//! uses. Names are Rust's; the C name stands beside each item. The layouts are the same in every
-//! 4.1.x without CUDA.
+//! uses. Names are Rust's; the C name stands beside each item. What differs between the series is
+//! in the file of each.
 
+use super::{Proc, RecvFn};
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
-
-/// What an entry point hands to the version gate: the release series this file describes.
-pub(crate) const SERIES: &str = "4.1.";
 
 constants! {
     /// The call worked.
@@ -40,10 +38,6 @@ constants! {
     /// Entries in the table of receive callbacks.
     TAG_MAX: usize = 255 = "MCA_BTL_TAG_MAX";
 
-    /// A byte object in an `opal_value_t`.
-    BYTE_OBJECT: u8 = 20 = "OPAL_BYTE_OBJECT";
-    /// Modex data for every process.
-    PMIX_GLOBAL: c_uint = 3 = "OPAL_PMIX_GLOBAL";
     /// Both bits set: the process runs on this node.
     PROC_ON_NODE: u16 = 0xc = "OPAL_PROC_ON_NODE";
 
@@ -130,58 +124,6 @@ pub(crate) struct BtlEndpoint {
 pub(crate) struct ProcessName {
     pub(crate) jobid: u32,
     pub(crate) vpid: u32,
-}
-
-/// `opal_proc_t`.
-#[repr(C)]
-pub(crate) struct Proc {
-    pub(crate) item: ListItem,
-    pub(crate) name: ProcessName,
-    pub(crate) arch: u32,
-    /// Locality bits, see [`PROC_ON_NODE`].
-    pub(crate) flags: u16,
-    pub(crate) convertor: *mut Convertor,
-    /// May be NULL.
-    pub(crate) hostname: *const c_char,
-}
-
-/// `opal_byte_object_t`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct ByteObject {
-    pub(crate) size: i32,
-    pub(crate) bytes: *mut u8,
-}
-
-/// The union in `opal_value_t`: the member used, and the room of the largest.
-#[repr(C)]
-pub(crate) union ValueData {
-    pub(crate) bo: ByteObject,
-    _room: [u64; 10],
-}
-
-/// `opal_value_t`.
-#[repr(C)]
-pub(crate) struct Value {
-    pub(crate) item: ListItem,
-    pub(crate) key: *mut c_char,
-    pub(crate) kind: u8,
-    pub(crate) data: ValueData,
-}
-
-/// `opal_pmix_base_module_t` up to `get`; it is longer, and lives in libopen-pal.
-#[repr(C)]
-pub(crate) struct Pmix {
-    _before: [*const c_void; 8],
-    pub(crate) put: Option<unsafe extern "C" fn(scope: c_uint, val: *mut Value) -> c_int>,
-    pub(crate) get: Option<
-        unsafe extern "C" fn(
-            proc_: *const ProcessName,
-            key: *const c_char,
-            info: *mut c_void,
-            val: *mut *mut Value,
-        ) -> c_int,
-    >,
 }
 
 /// `mca_base_framework_t` up to `framework_output`; it is longer, and lives in libopen-pal.
@@ -274,9 +216,7 @@ pub(crate) struct Descriptor {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct RecvCallback {
-    pub(crate) cbfunc: Option<
-        unsafe extern "C" fn(btl: *mut Module, tag: u8, des: *mut Descriptor, cbdata: *mut c_void),
-    >,
+    pub(crate) cbfunc: Option<RecvFn>,
     pub(crate) cbdata: *mut c_void,
 }
 
@@ -382,7 +322,8 @@ pub(crate) struct Module {
     pub(crate) deregister_mem: Unused,
     pub(crate) mpool: *mut c_void,
     pub(crate) register_error: Option<unsafe extern "C" fn(btl: *mut Module, cb: ErrorFn) -> c_int>,
-    pub(crate) ft_event: Unused,
+    /// 4.1: `btl_ft_event`, a function; later: `btl_accelerator_max_send_size`. Stays 0.
+    _reserved: usize,
     pub(crate) flush: Unused,
     pub(crate) padding: [c_uchar; 256],
 }
@@ -404,8 +345,6 @@ unsafe extern "C" {
     pub(crate) safe fn opal_proc_local_get() -> *mut Proc;
     /// Sets a bit, growing the map.
     pub(crate) fn opal_bitmap_set_bit(map: *mut Bitmap, bit: c_int) -> c_int;
-    /// Builds the arrays of constructors; does nothing when they exist.
-    pub(crate) fn opal_class_initialize(class: *mut Class);
     /// Packs the next bytes of a send buffer; negative on errors.
     pub(crate) fn opal_convertor_pack(
         convertor: *mut Convertor,
@@ -446,12 +385,6 @@ layout! {
     FreeListItem = "opal_free_list_item_t", 56, 8 {}
     Bitmap = "opal_bitmap_t", 32, 8 {}
     ProcessName = "opal_process_name_t", 8, 4 { jobid = "jobid" @ 0, vpid = "vpid" @ 4 }
-    Proc = "opal_proc_t", 72, 8 {
-        name = "proc_name" @ 40, arch = "proc_arch" @ 48, flags = "proc_flags" @ 52,
-        convertor = "proc_convertor" @ 56, hostname = "proc_hostname" @ 64,
-    }
-    ByteObject = "opal_byte_object_t", 16, 8 { size = "size" @ 0, bytes = "bytes" @ 8 }
-    Value = "opal_value_t", 136, 8 { key = "key" @ 40, kind = "type" @ 48, data = "data" @ 56 }
     BaseComponent = "mca_base_component_2_1_0_t", 224, 8 {
         mca_version = "mca_major_version" @ 0, project_name = "mca_project_name" @ 12,
         project_version = "mca_project_major_version" @ 28, type_name = "mca_type_name" @ 40,
@@ -465,11 +398,11 @@ layout! {
         data = "btl_data" @ 224, init = "btl_init" @ 264, progress = "btl_progress" @ 272,
     }
     Segment = "mca_btl_base_segment_t", 16, 8 { addr = "seg_addr" @ 0, len = "seg_len" @ 8 }
+    RecvCallback = "mca_btl_active_message_callback_t", 16, 8 { cbfunc = "cbfunc" @ 0, cbdata = "cbdata" @ 8 }
     Descriptor = "mca_btl_base_descriptor_t", 104, 8 {
         segments = "des_segments" @ 56, segment_count = "des_segment_count" @ 64, cbfunc = "des_cbfunc" @ 72,
         cbdata = "des_cbdata" @ 80, context = "des_context" @ 88, flags = "des_flags" @ 96, order = "order" @ 100,
     }
-    RecvCallback = "mca_btl_active_message_callback_t", 16, 8 { cbfunc = "cbfunc" @ 0, cbdata = "cbdata" @ 8 }
     Module = "mca_btl_base_module_t", 560, 8 {
         component = "btl_component" @ 0, eager_limit = "btl_eager_limit" @ 8,
         rndv_eager_limit = "btl_rndv_eager_limit" @ 16, max_send_size = "btl_max_send_size" @ 24,
@@ -488,14 +421,12 @@ layout! {
         put = "btl_put" @ 208, get = "btl_get" @ 216, dump = "btl_dump" @ 224, atomic_op = "btl_atomic_op" @ 232,
         atomic_fop = "btl_atomic_fop" @ 240, atomic_cswap = "btl_atomic_cswap" @ 248,
         register_mem = "btl_register_mem" @ 256, deregister_mem = "btl_deregister_mem" @ 264,
-        mpool = "btl_mpool" @ 272, register_error = "btl_register_error" @ 280, ft_event = "btl_ft_event" @ 288,
+        mpool = "btl_mpool" @ 272, register_error = "btl_register_error" @ 280,
         flush = "btl_flush" @ 296, padding = "padding" @ 304,
     }
 }
 
 // Prefixes of longer structs: only what is read has a place to be checked.
-const _: () =
-    assert!(core::mem::offset_of!(Pmix, put) == 64 && core::mem::offset_of!(Pmix, get) == 72);
 const _: () = assert!(core::mem::offset_of!(Framework, selection) == 64);
 const _: () = assert!(core::mem::offset_of!(Framework, verbose) == 72);
 const _: () = assert!(core::mem::offset_of!(Framework, output) == 76);
@@ -503,8 +434,6 @@ const _: () = assert!(core::mem::offset_of!(Framework, output) == 76);
 /// Offsets in the structs that are bound only up to the field used.
 #[cfg(test)]
 pub(crate) const PREFIXES: &[crate::abi::layout::Fact] = &[
-    crate::abi::layout::Fact { expr: "offsetof(opal_pmix_base_module_t, put)", value: 64 },
-    crate::abi::layout::Fact { expr: "offsetof(opal_pmix_base_module_t, get)", value: 72 },
     crate::abi::layout::Fact {
         expr: "offsetof(mca_base_framework_t, framework_selection)",
         value: 64,
