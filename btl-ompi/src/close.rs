@@ -13,7 +13,11 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// threads are gone. Takes at most twice the limit of the close and one second more, whatever peers
 /// do; and as long as the kernel holds a connect that a peer has not answered (soft iWARP: 10 s).
 pub(crate) fn close(rail: &Rail) {
-    let Some(mut inner) = rail.take() else { return };
+    let Some(mut inner) = rail.take() else {
+        // Open MPI's cache may be there without an engine, when the opening failed.
+        rail.close_memory();
+        return;
+    };
     let start = monotonic();
     let limit = inner.about.t_close.saturating_mul(2).saturating_add(SECOND);
     inner.engine.close(start);
@@ -40,6 +44,9 @@ pub(crate) fn close(rail: &Rail) {
     if inner.about.report {
         report(&inner);
     }
+    // First the queue pairs, then the memory that they use.
+    drop(inner);
+    rail.close_memory();
 }
 
 /// Open MPI is not told of anything any more.
@@ -66,13 +73,18 @@ fn report(inner: &Inner) {
     let stats = inner.engine.stats();
     let stalls = &stats.stalls;
     say(format_args!(
-        "{}: sent {} messages ({} B), received {} ({} B), {} lanes, credits {} with messages and {} alone; waited for: \
+        "{}: sent {} messages ({} B), received {} ({} B), put {} ({} B), got {} ({} B), {} atomics, {} lanes, credits {} with messages and {} alone; waited for: \
          connect {}, first message {}, credits {}, send queue {}",
         inner.about.name,
         stats.messages_sent,
         stats.bytes_sent,
         stats.messages_received,
         stats.bytes_received,
+        stats.puts,
+        stats.bytes_put,
+        stats.gets,
+        stats.bytes_got,
+        stats.atomics,
         stats.lanes_up,
         stats.credits_piggybacked,
         stats.credits_alone,

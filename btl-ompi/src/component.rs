@@ -6,6 +6,7 @@ use crate::driver;
 use crate::guard::{guard_component, text};
 use crate::modex;
 use crate::module;
+use crate::offer;
 use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
 use crate::params::{Limits, N, Params, PortName, Wanted};
 use crate::progress;
@@ -293,6 +294,7 @@ fn publish_and_start(
         let carrier = open.published.carrier;
         let about = About {
             name: format!("{port} ({carrier})"),
+            port: port.port.unwrap_or(1),
             index: published.iter().take(i).filter(|rail| rail.carrier == carrier).count(),
             published: open.published.clone(),
             mine: mine.clone(),
@@ -300,11 +302,12 @@ fn publish_and_start(
             report: params.report,
             t_close: params.t_close,
         };
-        let rail = Rail::open(config, open, about.clone()).map_err(Declined::loud)?;
+        let (rail, domain) = Rail::open(config, open, about.clone()).map_err(Declined::loud)?;
         // SAFETY: Open MPI does not know the module yet.
         unsafe {
             register::apply(rail.module(), limits);
             module::fill(rail.module());
+            offer::apply(rail, domain, &about.name);
         }
         module::opened(&about, limits);
         rails.push(rail);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A peer of one rail. Its address is Open MPI's handle, so it stays in place until the rail
 /// closes.
 pub(crate) struct Endpoint {
-    /// The engine's name for it.
-    pub(crate) peer: PeerId,
+    /// The engine's name for it; `None` for this process itself, with whom there are only one-sided operations.
+    pub(crate) peer: Option<PeerId>,
     /// Its process name.
     pub(crate) name: ProcName,
     /// Open MPI's record of it.
@@ -25,6 +25,8 @@ pub(crate) struct Endpoints {
     all: Vec<Box<Endpoint>>,
     /// Index into `all` by `PeerId::index`.
     by_peer: Vec<Option<usize>>,
+    /// This process.
+    own: Option<Box<Endpoint>>,
 }
 
 // SAFETY: the record of Open MPI that an endpoint refers to is only read, and its fields do not
@@ -61,7 +63,8 @@ impl Endpoints {
         let known =
             self.index_of(peer).filter(|i| self.all.get(*i).is_some_and(|ep| !ep.is_removed()));
         let index = known.unwrap_or_else(|| {
-            self.all.push(Box::new(Endpoint { peer, name, proc, removed: AtomicBool::new(false) }));
+            let removed = AtomicBool::new(false);
+            self.all.push(Box::new(Endpoint { peer: Some(peer), name, proc, removed }));
             let index = self.all.len() - 1;
             if self.by_peer.len() <= peer.index() {
                 self.by_peer.resize(peer.index() + 1, None);
@@ -74,6 +77,12 @@ impl Endpoints {
         self.all
             .get_mut(index)
             .map_or(std::ptr::null_mut(), |endpoint| (&raw mut **endpoint).cast())
+    }
+
+    /// The handle of this process itself.
+    pub(crate) fn own(&mut self, name: ProcName, proc: Proc) -> *mut abi::BtlEndpoint {
+        let new = || Box::new(Endpoint { peer: None, name, proc, removed: AtomicBool::new(false) });
+        (&raw mut **self.own.get_or_insert_with(new)).cast()
     }
 
     /// The endpoint of a peer, if Open MPI was given one.
@@ -90,6 +99,6 @@ impl Endpoints {
 
     fn index_of(&self, peer: PeerId) -> Option<usize> {
         let index = (*self.by_peer.get(peer.index())?)?;
-        (self.all.get(index)?.peer == peer).then_some(index)
+        (self.all.get(index)?.peer == Some(peer)).then_some(index)
     }
 }

@@ -15,6 +15,9 @@
 //! | `register.rs`, `params.rs` | MCA parameters: carrying them, checking them |
 //! | `modex.rs` | what a process publishes, and which address of a peer to use |
 //! | `module.rs` | the functions of the module |
+//! | `onesided.rs`, `ops.rs` | its one-sided functions, and what is under way |
+//! | `offer.rs` | which of them are offered |
+//! | `memory.rs` | registration of the program's memory through Open MPI's cache |
 //! | `progress.rs` | events and callbacks |
 //! | `rail.rs` | a module with its engine and lock |
 //! | `descriptor.rs`, `endpoint.rs` | what Open MPI holds handles of |
@@ -31,9 +34,13 @@ mod descriptor;
 mod driver;
 mod endpoint;
 mod guard;
+mod memory;
 mod modex;
 mod module;
+mod offer;
+mod onesided;
 mod opal;
+mod ops;
 mod params;
 mod progress;
 mod rail;

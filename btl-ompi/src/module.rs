@@ -8,7 +8,7 @@ use crate::modex;
 use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
 use crate::rail::{About, Inner, Rail};
 use btl_core::error::SendErrorKind;
-use btl_core::{ProcName, SendBuf, Sent};
+use btl_core::{PeerId, ProcName, SendBuf, Sent};
 use core::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::{ptr, slice};
@@ -64,10 +64,13 @@ unsafe extern "C" fn add_procs(
 
 /// The endpoint for one process, or NULL.
 fn add_proc(rail: &Rail, about: &About, proc_: Proc) -> *mut abi::BtlEndpoint {
-    if Proc::local().is_some_and(|me| me.is(proc_)) {
-        return ptr::null_mut();
-    }
     let name = proc_.name();
+    if Proc::local().is_some_and(|me| me.is(proc_)) {
+        // Who uses atomics on memory of several processes uses the device's on its own memory too.
+        let own =
+            rail.offers_atomics().then(|| rail.with(|inner| inner.endpoints.own(name, proc_)));
+        return own.flatten().unwrap_or(ptr::null_mut());
+    }
     let added = addresses(about, proc_).and_then(|addrs| {
         rail.with(|inner| {
             let peer = inner.engine.add_peer(name, &addrs).map_err(|e| e.to_string())?;
@@ -125,8 +128,9 @@ unsafe extern "C" fn del_procs(
         for endpoint in unsafe { slice::from_raw_parts(endpoints, n) } {
             // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
             let Some(endpoint) = (unsafe { Endpoint::from_raw(*endpoint) }) else { continue };
+            let Some(peer) = endpoint.peer else { continue };
             endpoint.remove();
-            rail.with(|inner| inner.engine.remove_peer(endpoint.peer));
+            rail.with(|inner| inner.engine.remove_peer(peer));
         }
         abi::SUCCESS
     })
@@ -250,6 +254,7 @@ unsafe extern "C" fn send(
     guard(btl, abi::ERROR, |rail| {
         // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
         let Some(to) = (unsafe { Endpoint::from_raw(endpoint) }) else { return abi::ERR_BAD_PARAM };
+        let Some(peer) = to.peer else { return no_messages_to_oneself() };
         rail.with(|inner| {
             let Some((id, buf)) = inner.slab.start(des, endpoint) else {
                 verbose!(
@@ -259,7 +264,7 @@ unsafe extern "C" fn send(
                 );
                 return abi::ERR_BAD_PARAM;
             };
-            match inner.engine.send(to.peer, tag, buf, id.cookie()) {
+            match inner.engine.send(peer, tag, buf, id.cookie()) {
                 Ok(sent) => {
                     let quiet = sent == Sent::Posted && inner.slab.may_be_quiet(id);
                     inner.slab.settle(id, quiet);
@@ -273,6 +278,13 @@ unsafe extern "C" fn send(
         })
         .unwrap_or(abi::ERROR)
     })
+}
+
+/// There is always the BTL `self` for them, unless the user leaves it out.
+#[cold]
+fn no_messages_to_oneself() -> c_int {
+    say(format_args!("a process does not send to itself over a device: use --mca btl self,verbs"));
+    abi::ERR_UNREACH
 }
 
 fn code_of(kind: &SendErrorKind, to: &Endpoint) -> c_int {
@@ -304,6 +316,7 @@ unsafe extern "C" fn sendi(
         let (Some(to), Some(len)) = (to, header_size.checked_add(payload_size)) else {
             return abi::ERR_BAD_PARAM;
         };
+        let Some(peer) = to.peer else { return no_messages_to_oneself() };
         let short = rail
             .with(|inner| if inner.slab.is_low() { None } else { inner.engine.alloc(len).ok() })
             .flatten();
@@ -313,7 +326,7 @@ unsafe extern "C" fn sendi(
             let filled =
                 unsafe { fill_inline(&mut buf, convertor, header, header_size, payload_size) };
             rail.with(|inner| match filled {
-                Ok(()) => send_quietly(inner, to, tag, buf),
+                Ok(()) => send_quietly(inner, to, peer, tag, buf),
                 Err(()) => {
                     inner.engine.free(buf);
                     None
@@ -359,7 +372,13 @@ unsafe fn fill_inline(
 /// Gives a buffer to the device, whose end Open MPI does not wait for. `None`: not possible at
 /// once. A message that only waits must not be reported as done: ob1 would complete the request,
 /// and if the process then blocked outside of MPI nobody would ever send it.
-fn send_quietly(inner: &mut Inner, to: &Endpoint, tag: u8, buf: SendBuf<Slot>) -> Option<c_int> {
+fn send_quietly(
+    inner: &mut Inner,
+    to: &Endpoint,
+    peer: PeerId,
+    tag: u8,
+    buf: SendBuf<Slot>,
+) -> Option<c_int> {
     let endpoint = ptr::from_ref(to).cast_mut().cast();
     let des = match inner.slab.hand_out(endpoint, buf, abi::DES_BTL_OWNERSHIP) {
         Ok(des) => des,
@@ -369,7 +388,7 @@ fn send_quietly(inner: &mut Inner, to: &Endpoint, tag: u8, buf: SendBuf<Slot>) -
         }
     };
     let (id, buf) = inner.slab.start(des, endpoint)?;
-    match inner.engine.try_send(to.peer, tag, buf, id.cookie()) {
+    match inner.engine.try_send(peer, tag, buf, id.cookie()) {
         Ok(()) => {
             inner.slab.settle(id, true);
             Some(abi::SUCCESS)

@@ -3,10 +3,12 @@
 
 use crate::abi;
 use crate::descriptor::Done;
-use crate::driver::{self, Slot};
-use crate::opal::{PEERS, Proc, WHY, verbose};
+use crate::driver::{self, Memory, Slot};
+use crate::opal::{PEERS, Proc, WHY, say, verbose};
+use crate::ops::Whom;
 use crate::rail::{Inner, Rail};
-use btl_core::{Event, RecvBuf, SendBuf};
+use btl_core::error::{FaultKind, PeerFault};
+use btl_core::{Event, PeerId, RecvBuf, SendBuf};
 use core::ffi::c_int;
 
 /// Upcalls of one call of progress at most, so that other components get their turn.
@@ -23,6 +25,10 @@ enum Upcall {
     },
     /// A send has ended; `fault` says why it failed.
     Complete { done: Done, fault: Option<Fault> },
+    /// A put, get or atomic has ended; `fault` says that the peer failed.
+    OneSided { whom: Whom, memory: Option<Memory>, status: c_int, fault: Option<Fault> },
+    /// Memory of an operation that nobody is told of.
+    Drop(Option<Memory>),
     /// A peer failed.
     Fault(Fault),
 }
@@ -91,8 +97,16 @@ fn yield_cpu() {
 /// The next event that Open MPI has to hear of; what it need not hear of is dealt with here.
 fn next(inner: &mut Inner) -> Step {
     loop {
-        let pending = inner.engine.busy();
+        let own = inner.own.as_ref().is_some_and(|own| own.under_way() > 0);
+        let pending = inner.engine.busy() || own;
         let now = inner.clock.now(pending);
+        if own && let Some(upcall) = on_oneself(inner) {
+            return Step::Upcall(upcall);
+        }
+        if let Some(whom) = inner.ops.take_impossible() {
+            let status = abi::ERR_NOT_SUPPORTED;
+            return Step::Upcall(Upcall::OneSided { whom, memory: None, status, fault: None });
+        }
         let Some(event) = inner.engine.poll(now) else { return Step::Empty { pending } };
         if let Some(upcall) = translate(inner, event) {
             return Step::Upcall(upcall);
@@ -143,10 +157,53 @@ fn translate(inner: &mut Inner, event: driver::Event) -> Option<Upcall> {
         Event::NewPeer { name, .. } => {
             verbose!(PEERS, "{}: {name} connected by itself", inner.about.name)
         }
-        // Nothing one-sided is started.
-        Event::Done { .. } | Event::Fenced { .. } | Event::Closed => {}
+        Event::Done { peer, cookie, memory, result } => {
+            return one_sided(inner, peer, cookie, memory, result);
+        }
+        Event::Fenced { .. } | Event::Closed => {}
     }
     None
+}
+
+/// The next operation on this process's own memory that is over.
+fn on_oneself(inner: &mut Inner) -> Option<Upcall> {
+    let (cookie, memory, result) = inner.own.as_mut()?.poll()?;
+    let Some(whom) = inner.ops.take(cookie) else { return Some(Upcall::Drop(Some(memory))) };
+    let status = match result {
+        Ok(()) => abi::SUCCESS,
+        Err(why) => {
+            say(format_args!("{}: the connection to itself failed: {why}", inner.about.name));
+            abi::ERR_UNREACH
+        }
+    };
+    Some(Upcall::OneSided { whom, memory: Some(memory), status, fault: None })
+}
+
+/// A put, get or atomic is over.
+fn one_sided(
+    inner: &mut Inner,
+    peer: PeerId,
+    cookie: u64,
+    memory: Option<Memory>,
+    result: Result<(), PeerFault>,
+) -> Option<Upcall> {
+    let Some(whom) = inner.ops.take(cookie) else {
+        verbose!(WHY, "{}: a completion names no operation ({cookie})", inner.about.name);
+        return Some(Upcall::Drop(memory));
+    };
+    let (status, fault) = match result {
+        Ok(()) => (abi::SUCCESS, None),
+        // This operation only: Open MPI takes another way.
+        Err(PeerFault { kind: FaultKind::NoReads, .. }) => (abi::ERR_NOT_SUPPORTED, None),
+        Err(fault) => {
+            let endpoint = inner.endpoints.of(peer).filter(|ep| !ep.is_removed());
+            // A peer Open MPI is done with is owed no answer.
+            let Some(endpoint) = endpoint else { return Some(Upcall::Drop(memory)) };
+            let text = format!("{}: {fault}", inner.about.name);
+            (abi::ERR_UNREACH, Some(Fault { proc_: endpoint.proc, text }))
+        }
+    };
+    Some(Upcall::OneSided { whom, memory, status, fault })
 }
 
 /// Takes the descriptor of an ended send back from the engine.
@@ -219,6 +276,23 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
                 unsafe { callback(rail.module(), done.endpoint, done.des, status) };
             }
             if done.owned { After::Free(done.des) } else { After::Nothing }
+        }
+        Upcall::OneSided { whom, memory, status, fault } => {
+            // It may be the last of its registration, whose end is a system call.
+            drop(memory);
+            if let Some(fault) = fault {
+                rail.fatal(Some(fault.proc_), &fault.text);
+            }
+            if let Some(done) = whom.done {
+                let Whom { endpoint, local, handle, context, data, .. } = whom;
+                // SAFETY: Open MPI's own function, with what it was given for it.
+                unsafe { done(rail.module(), endpoint, local, handle, context, data, status) };
+            }
+            After::Nothing
+        }
+        Upcall::Drop(memory) => {
+            drop(memory);
+            After::Nothing
         }
         Upcall::Fault(fault) => {
             rail.fatal(Some(fault.proc_), &fault.text);

@@ -5,22 +5,26 @@
 //! and go with `open` and `close`.
 //!
 //! Lock rules: `inner` is held for single engine calls only, never while Open MPI is called (its
-//! callbacks come back into `send` and `alloc`). `error_cb` is never held together with it.
+//! callbacks come back into `send` and `alloc`). `error_cb` is never held together with it. `memory` is held (shared)
+//! while the registration cache is called, which calls back into `memory.rs` and takes locks of its own; `inner` is
+//! never held then.
 
 use crate::abi;
 use crate::clock::Clock;
 use crate::descriptor::Slab;
-use crate::driver::{Cm, Opened, Port};
+use crate::driver::{Cm, Domain, Opened, Port, SelfLink};
 use crate::endpoint::Endpoints;
+use crate::memory::Cache;
 use crate::modex::Rail as Published;
 use crate::opal::{Proc, WHY, say, verbose};
+use crate::ops::Ops;
 use btl_core::{Config, Engine, Nanos};
 use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::net::IpAddr;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 /// Rails a process can have.
 pub(crate) const MAX_RAILS: usize = 8;
@@ -30,7 +34,11 @@ pub(crate) const MAX_RAILS: usize = 8;
 pub(crate) struct Rail {
     module: UnsafeCell<abi::Module>,
     inner: Mutex<Option<Inner>>,
+    /// Where memory is registered, and the rail's name for messages; `None`: nowhere.
+    memory: RwLock<Option<(Cache, String)>>,
     error_cb: Mutex<abi::ErrorFn>,
+    /// Atomics are offered.
+    atomics: AtomicBool,
     /// From now on nothing is an error.
     closing: AtomicBool,
     /// A panic was caught, or the lock is poisoned: told once.
@@ -48,8 +56,12 @@ pub(crate) struct Inner {
     pub(crate) engine: Engine<Port, Cm>,
     /// Descriptors.
     pub(crate) slab: Slab,
+    /// One-sided operations.
+    pub(crate) ops: Ops,
     /// Peers.
     pub(crate) endpoints: Endpoints,
+    /// The connection to this process itself, once something needs it.
+    pub(crate) own: Option<SelfLink>,
     /// Coarse time.
     pub(crate) clock: Clock,
     /// What this rail is.
@@ -61,6 +73,8 @@ pub(crate) struct Inner {
 pub(crate) struct About {
     /// "siw0:1 (iWARP)", for messages.
     pub(crate) name: String,
+    /// Number of the device's port.
+    pub(crate) port: u8,
     /// As in the modex.
     pub(crate) published: Published,
     /// Which of our rails of this carrier it is.
@@ -96,7 +110,9 @@ impl Rail {
             // module.
             module: UnsafeCell::new(unsafe { core::mem::zeroed() }),
             inner: Mutex::new(None),
+            memory: RwLock::new(None),
             error_cb: Mutex::new(None),
+            atomics: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             broken: AtomicBool::new(false),
         }
@@ -145,13 +161,43 @@ impl Rail {
         }
     }
 
+    /// Whether Open MPI was offered atomics.
+    pub(crate) fn offers_atomics(&self) -> bool {
+        self.atomics.load(Ordering::Relaxed)
+    }
+
+    /// Open MPI is offered atomics.
+    pub(crate) fn offer_atomics(&self) {
+        self.atomics.store(true, Ordering::Relaxed);
+    }
+
+    /// Uses the registration cache, if there is one, with the rail's name. The rail's lock may not be held.
+    pub(crate) fn with_memory<T>(&self, step: impl FnOnce(&Cache, &str) -> T) -> Option<T> {
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        memory.as_ref().map(|(cache, name)| step(cache, name))
+    }
+
+    /// From now on memory is registered there.
+    pub(crate) fn set_memory(&self, cache: Cache, name: &str) {
+        let memory = Some((cache, name.to_owned()));
+        *self.memory.write().unwrap_or_else(PoisonError::into_inner) = memory;
+    }
+
+    /// Ends all registrations; queue pairs that use them must be gone. No lock may be held.
+    pub(crate) fn close_memory(&self) {
+        let memory = self.memory.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((cache, _)) = memory {
+            cache.destroy();
+        }
+    }
+
     /// Opens the next rail of the table; only the thread that initialises the component may call
     /// it.
     pub(crate) fn open(
         config: &Config,
         opened: Opened,
         about: About,
-    ) -> Result<&'static Self, String> {
+    ) -> Result<(&'static Self, Domain), String> {
         let at = OPEN.load(Ordering::Acquire);
         let rail = RAILS
             .get(at)
@@ -162,17 +208,20 @@ impl Rail {
         let inner = Inner {
             engine,
             slab: Slab::new(descriptors),
+            ops: Ops::new(config.rma_ops as usize),
             endpoints: Endpoints::default(),
+            own: None,
             clock: Clock::new(),
             about,
         };
         *rail.inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner);
         rail.inner.clear_poison();
         *rail.error_cb.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        rail.atomics.store(false, Ordering::Relaxed);
         rail.closing.store(false, Ordering::Relaxed);
         rail.broken.store(false, Ordering::Relaxed);
         OPEN.store(at + 1, Ordering::Release);
-        Ok(rail)
+        Ok((rail, opened.domain))
     }
 
     /// Takes the engine and all that belongs to it out; from now on every entry point finds

@@ -101,15 +101,10 @@ fn default_module() -> abi::Module {
     module.eager_limit = eager;
     module.rndv_eager_limit = eager;
     module.max_send_size = max;
-    // Without put and get ob1 does not use these three; they are set so that its arithmetic on them
-    // stays sound.
-    module.rdma_pipeline_send_length = max;
-    module.rdma_pipeline_frag_size = max;
-    module.min_rdma_pipeline_size = eager.saturating_add(max);
+    crate::offer::defaults(&mut module);
     module.exclusivity = abi::EXCLUSIVITY_DEFAULT;
     module.latency = 4;
     module.bandwidth = 0;
-    module.flags = abi::BTL_FLAGS_SEND;
     module
 }
 
@@ -162,8 +157,25 @@ pub(crate) unsafe fn apply(module: *mut abi::Module, limits: Limits) {
         (*module).eager_limit = limits.eager;
         (*module).rndv_eager_limit = limits.rndv_eager;
         (*module).max_send_size = limits.max_send;
-        // Nothing else is offered yet, whatever btl_verbs_flags says.
-        (*module).flags = abi::BTL_FLAGS_SEND;
         (*module).component = component::get();
     }
+}
+
+/// Whether the user, or a file of parameters, has set the parameter `name` of this component.
+pub(crate) fn is_set(name: &CStr) -> bool {
+    let mut source = abi::VAR_SOURCE_DEFAULT;
+    // SAFETY: NUL-terminated names; places that are NULL are left alone, `source` lives until the call returns.
+    let code = unsafe {
+        let index = abi::mca_base_var_find(
+            c"opal".as_ptr(),
+            c"btl".as_ptr(),
+            c"verbs".as_ptr(),
+            name.as_ptr(),
+        );
+        if index < 0 {
+            return false;
+        }
+        abi::mca_base_var_get_value(index, ptr::null_mut(), &raw mut source, ptr::null_mut())
+    };
+    code == abi::SUCCESS && source != abi::VAR_SOURCE_DEFAULT
 }

@@ -65,6 +65,18 @@ struct Job {
     stderr: String,
 }
 
+impl Job {
+    /// The sum over all processes of the number that stands behind `word` in their reports.
+    fn carried(&self, word: &str) -> u64 {
+        let numbers = self.stderr.lines().filter_map(|line| {
+            let (_, report) = line.split_once("btl:verbs: fake0:1")?;
+            let (_, number) = report.split_once(word)?;
+            number.split(' ').next()?.parse::<u64>().ok()
+        });
+        numbers.sum()
+    }
+}
+
 fn mpirun(ranks: u32, parameters: &[(&str, &str)], program: &Path, arguments: &[&str]) -> Job {
     let mut command = Command::new("timeout");
     command.args([
@@ -80,7 +92,11 @@ fn mpirun(ranks: u32, parameters: &[(&str, &str)], program: &Path, arguments: &[
     let path = format!("SYSTEM_DEFAULT:{}", stage().dir.display());
     let fixed = [("mca_base_component_path", path.as_str()), ("pml", "ob1"), ("btl", "self,verbs")];
     for (name, value) in fixed.iter().chain(parameters) {
-        command.args(["--mca", name, value]);
+        // The test transport is told by the environment how to behave.
+        match name.starts_with("BTL_VERBS_FAKE") {
+            true => command.args(["-x", &format!("{name}={value}")]),
+            false => command.args(["--mca", name, value]),
+        };
     }
     let out = command
         .arg(program)
@@ -158,6 +174,73 @@ fn stress_with_the_smallest_lanes() {
         ("btl_verbs_lane1_send_slots", "16"),
     ];
     succeeds(3, &small, "stress", &["--messages", "6000", "--window", "200"]);
+}
+
+/// A put protocol of ob1 under certain parameters, and what has to have been used.
+fn large(parameters: &[(&str, &str)], puts: bool, gets: bool) -> Job {
+    let job = succeeds(2, parameters, "large", &["--rounds", "1"]);
+    assert_eq!(job.carried(", put ") > 0, puts, "{parameters:?}\n{}", job.stderr);
+    assert_eq!(job.carried(", got ") > 0, gets, "{parameters:?}\n{}", job.stderr);
+    job
+}
+
+/// The test transport says that its reads are slow, as iWARP does.
+#[test]
+fn large_messages_are_put_and_slow_reads_are_not_used() {
+    large(&[], true, false);
+}
+
+#[test]
+fn large_messages_are_read_where_the_user_says_so() {
+    large(&[("btl_verbs_flags", "send,put,get")], false, true);
+    large(&[("btl_verbs_flags", "send,get")], false, true);
+}
+
+/// Memory that is registered for one message only: long ones go in a pipeline, its end in messages.
+#[test]
+fn large_messages_in_a_pipeline() {
+    large(&[("mpi_leave_pinned", "0")], true, false);
+    large(&[("mpi_leave_pinned_pipeline", "1")], true, false);
+    let small = [
+        ("mpi_leave_pinned", "0"),
+        ("btl_verbs_flags", "send,put,get"),
+        ("btl_verbs_rdma_pipeline_send_length", "30000"),
+        ("btl_verbs_rdma_pipeline_frag_size", "70000"),
+        ("btl_verbs_min_rdma_pipeline_size", "50000"),
+    ];
+    large(&small, true, true);
+}
+
+#[test]
+fn large_messages_in_pieces_when_only_messages_are_allowed() {
+    large(&[("btl_verbs_flags", "send")], false, false);
+}
+
+#[test]
+fn limits_of_one_read_are_kept() {
+    let parameters = [("btl_verbs_flags", "send,get"), ("btl_verbs_get_limit", "100000")];
+    let job = large(&parameters, false, true);
+    assert!(job.carried(", got ") > 300, "reads of 100000 bytes at most\n{}", job.stderr);
+}
+
+/// Where memory cannot be registered, messages are copied; each process says so once.
+#[test]
+fn large_messages_without_enough_locked_memory() {
+    for (limit, flags) in [("0", "send,put"), ("0", "send,get"), ("300000", "send,put")] {
+        for leave_pinned in ["0", "1"] {
+            let parameters = [
+                ("btl_verbs_flags", flags),
+                ("mpi_leave_pinned", leave_pinned),
+                ("BTL_VERBS_FAKE_MEMLOCK", limit),
+            ];
+            let job = succeeds(2, &parameters, "large", &["--rounds", "1"]);
+            let told = "messages are copied instead where that happens";
+            let said = job.stderr.lines().filter(|line| line.contains(told)).count();
+            assert_eq!(said, 2, "{limit} {parameters:?}\n{}", job.stderr);
+            let one_sided = job.carried(", put ") + job.carried(", got ");
+            assert_eq!(one_sided > 0, limit != "0", "{limit} {parameters:?}\n{}", job.stderr);
+        }
+    }
 }
 
 #[test]

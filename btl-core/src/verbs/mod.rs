@@ -23,6 +23,7 @@
 //! | `workshop` | queue pairs and receive buffers for lanes to come |
 //! | `port` | the engine's data path |
 //! | `rma` | its one-sided operations |
+//! | `own` | a connection of a port to itself |
 //! | `idle` | when a polling loop gives the CPU away |
 //! | `nudge` | a workaround for soft iWARP |
 //! | `cm` | the engine's handle of the thread |
@@ -34,6 +35,7 @@ mod dial;
 mod error;
 mod idle;
 mod nudge;
+mod own;
 mod port;
 mod rma;
 #[cfg(feature = "sabotage")]
@@ -55,6 +57,7 @@ pub use cm::{CmStats, VerbsCm};
 pub use device::{DEFAULT_CQ_DEPTH, PortChoice, Selection, find};
 pub use error::OpenError;
 pub use idle::Idle;
+pub use own::{SelfDone, SelfLink};
 pub use port::{VerbsPort, VerbsQp};
 pub use rdma_safe::{Caps, LoopbackSupport, Transport};
 pub use rma::VerbsMemory;

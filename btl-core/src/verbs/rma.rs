@@ -304,7 +304,11 @@ fn request<'a>(post: &RmaPost, payload: Payload) -> Request<'a> {
     }
 }
 
-fn post_foreign(qp: &mut QueuePair, post: &RmaPost, slice: &ForeignSlice) -> Result<(), PostError> {
+pub(super) fn post_foreign(
+    qp: &mut QueuePair,
+    post: &RmaPost,
+    slice: &ForeignSlice,
+) -> Result<(), PostError> {
     let remote: rdma_safe::RemoteRange = post.remote.into();
     let verb = match post.verb {
         Verb::Put => RawVerb::Write(remote),

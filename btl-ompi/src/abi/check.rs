@@ -3,7 +3,7 @@
 //! built.
 
 use super::layout::Fact;
-use super::{common, series};
+use super::{common, rma, series};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +17,7 @@ const HEADERS: &[&str] = &[
     "opal/mca/base/mca_base_var.h",
     "opal/mca/hwloc/hwloc-internal.h",
     "mpi.h",
+    "opal/mca/rcache/base/base.h",
     "opal/util/output.h",
     "opal/util/proc.h",
 ];
@@ -137,6 +138,9 @@ fn bindings_match_the_headers() {
         common::LAYOUT,
         common::CONSTANTS,
         common::PREFIXES,
+        rma::LAYOUT,
+        rma::CONSTANTS,
+        rma::PREFIXES,
         series::LAYOUT,
         series::CONSTANTS,
         series::PREFIXES,

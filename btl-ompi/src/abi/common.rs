@@ -4,6 +4,9 @@
 //! uses. Names are Rust's; the C name stands beside each item. What differs between the series is
 //! in the file of each.
 
+use super::rma::{
+    CompareSwapFn, DeregisterMemFn, DumpFn, FetchOpFn, FlushFn, RegisterMemFn, TransferFn,
+};
 use super::{Proc, RecvFn};
 use core::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
@@ -312,19 +315,19 @@ pub(crate) struct Module {
             des: *mut *mut Descriptor,
         ) -> c_int,
     >,
-    pub(crate) put: Unused,
-    pub(crate) get: Unused,
-    pub(crate) dump: Unused,
+    pub(crate) put: TransferFn,
+    pub(crate) get: TransferFn,
+    pub(crate) dump: DumpFn,
     pub(crate) atomic_op: Unused,
-    pub(crate) atomic_fop: Unused,
-    pub(crate) atomic_cswap: Unused,
-    pub(crate) register_mem: Unused,
-    pub(crate) deregister_mem: Unused,
+    pub(crate) atomic_fop: FetchOpFn,
+    pub(crate) atomic_cswap: CompareSwapFn,
+    pub(crate) register_mem: RegisterMemFn,
+    pub(crate) deregister_mem: DeregisterMemFn,
     pub(crate) mpool: *mut c_void,
     pub(crate) register_error: Option<unsafe extern "C" fn(btl: *mut Module, cb: ErrorFn) -> c_int>,
     /// 4.1: `btl_ft_event`, a function; later: `btl_accelerator_max_send_size`. Stays 0.
     _reserved: usize,
-    pub(crate) flush: Unused,
+    pub(crate) flush: FlushFn,
     pub(crate) padding: [c_uchar; 256],
 }
 

@@ -11,6 +11,7 @@ mod layout;
 mod common;
 #[cfg(any(feature = "ompi50", feature = "ompi60"))]
 mod pmix;
+mod rma;
 #[cfg_attr(feature = "ompi60", path = "series/v60.rs")]
 #[cfg_attr(all(feature = "ompi50", not(feature = "ompi60")), path = "series/v50.rs")]
 #[cfg_attr(not(any(feature = "ompi50", feature = "ompi60")), path = "series/v41.rs")]
@@ -23,5 +24,6 @@ mod check;
 pub(crate) mod stub;
 
 pub(crate) use common::*;
+pub(crate) use rma::*;
 pub(crate) use series::*;
 pub(crate) use symbol::symbol;

@@ -195,6 +195,25 @@ unsafe fn take_bytes(value: NonNull<Value>) -> Option<Vec<u8>> {
     bytes
 }
 
+/// `mca_rcache_base_registration_t`.
+#[repr(C)]
+pub(crate) struct RcacheRegistration {
+    pub(crate) item: FreeListItem,
+    _rcache: *mut c_void,
+    /// First byte, at the start of a page.
+    pub(crate) base: *mut c_uchar,
+    /// Last byte.
+    pub(crate) bound: *mut c_uchar,
+    _alloc_base: *mut c_uchar,
+    _ref_count: i32,
+    _flags: u32,
+    _context: *mut c_void,
+    _accelerator_buffer: u64,
+    /// What the registration has to allow.
+    pub(crate) access: i32,
+    _padding: [c_uchar; 64],
+}
+
 layout! {
     Proc = "opal_proc_t", 64, 8 {
         name = "proc_name" @ 40, arch = "proc_arch" @ 48, flags = "proc_flags" @ 52,
@@ -207,6 +226,9 @@ layout! {
     ByteObject = "pmix_byte_object_t", 16, 8 { bytes = "bytes" @ 0, size = "size" @ 8 }
     Value = "pmix_value_t", 32, 8 { kind = "type" @ 0, data = "data" @ 8 }
     PmixProc = "pmix_proc_t", 260, 4 { nspace = "nspace" @ 0, rank = "rank" @ 256 }
+    RcacheRegistration = "mca_rcache_base_registration_t", 184, 8 {
+        base = "base" @ 64, bound = "bound" @ 72, access = "access_flags" @ 112,
+    }
 }
 
 /// Nothing of these two series is bound in part.

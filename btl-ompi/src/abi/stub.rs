@@ -2,8 +2,8 @@
 //! was done with them.
 
 use super::{
-    BaseComponent, Bitmap, Class, Convertor, Framework, IoVec, Module, Proc, RecvCallback, SERIES,
-    TAG_MAX,
+    BaseComponent, Bitmap, Class, Convertor, Framework, IoVec, Module, Proc, Rcache,
+    RcacheResources, RecvCallback, SERIES, TAG_MAX,
 };
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -155,4 +155,38 @@ extern "C" fn opal_convertor_pack(
 #[unsafe(no_mangle)]
 extern "C" fn mca_base_component_to_string(_component: *const BaseComponent) -> *mut c_char {
     ptr::null_mut()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mca_rcache_base_module_create(
+    _name: *const c_char,
+    _user_data: *mut c_void,
+    _resources: *mut RcacheResources,
+) -> *mut Rcache {
+    ptr::null_mut()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mca_rcache_base_module_destroy(_rcache: *mut Rcache) -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mca_base_var_find(
+    _project: *const c_char,
+    _framework: *const c_char,
+    _component: *const c_char,
+    _name: *const c_char,
+) -> c_int {
+    -1
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn mca_base_var_get_value(
+    _index: c_int,
+    _value: *mut c_void,
+    _source: *mut c_uint,
+    _file: *mut *const c_char,
+) -> c_int {
+    -1
 }

@@ -4,6 +4,8 @@
 //! It is stricter than a device: a send by the side that accepted before it received anything, and
 //! a message that finds no receive posted, end the process with a panic that names the rule.
 
+mod rma;
+
 use super::{How, Opened};
 use crate::clock::monotonic;
 use crate::modex::{self, Carrier, RailAddr};
@@ -11,17 +13,23 @@ use crate::params::PortName;
 use btl_core::connect::{Action, DialOutcome, Input, Machine};
 use btl_core::error::PortError;
 use btl_core::lane::SendPermit;
+use btl_core::lane::{RmaPermit, RmaPosted};
 use btl_core::port::{
-    self, CmEvent, CmRequest, Completion, LaneUp, Op, Posted, Refused, RefusedWhy, SetupQp, Status,
+    self, CmEvent, CmRequest, Completion, LaneUp, Op, Posted, Refused, RefusedWhy, RmaRefused,
+    SetupQp, Status,
 };
+use btl_core::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use btl_core::setup::SetupLane;
 use btl_core::wire::{PrivateData, RejectReason};
 use btl_core::{Config, ConnToken, LaneId, Role};
+pub(crate) use rma::{Domain, Region, SelfLink};
+use rma::{MESSAGE, OneSided, Slice};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,6 +64,7 @@ impl Candidate {
         Ok(Opened {
             port: Port::new(config),
             cm: Cm::new(config.clone(), listener),
+            domain: Domain,
             published,
             no_loopback: None,
         })
@@ -144,6 +153,30 @@ impl Wire {
         if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Sends a message of a lane.
+    fn send_message(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut kind = MESSAGE;
+        let mut parts = parts(&mut kind, bytes.as_ptr().cast_mut(), bytes.len());
+        let message = header(&mut parts);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the parts are readable, and only read.
+        let n = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
+        if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Receives a message of a lane, which is there.
+    fn recv_message(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut kind = 0;
+        let mut parts = parts(&mut kind, bytes.as_mut_ptr(), bytes.len());
+        let mut message = header(&mut parts);
+        // SAFETY: the parts are writable.
+        let n = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        match usize::try_from(n) {
+            Ok(n) => Ok(n.saturating_sub(1)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// `Ok(None)`: nothing there; `Ok(Some(0))`: the end.
     fn recv(&self, bytes: &mut [u8], flags: libc::c_int) -> io::Result<Option<usize>> {
         let flags = flags | libc::MSG_DONTWAIT;
@@ -177,6 +210,21 @@ impl Wire {
             },
         }
     }
+}
+
+fn parts(kind: &mut u8, bytes: *mut u8, len: usize) -> [libc::iovec; 2] {
+    [
+        libc::iovec { iov_base: ptr::from_mut(kind).cast(), iov_len: 1 },
+        libc::iovec { iov_base: bytes.cast(), iov_len: len },
+    ]
+}
+
+fn header(parts: &mut [libc::iovec; 2]) -> libc::msghdr {
+    // SAFETY: numbers and pointers: all-zero bytes are a valid header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    message
 }
 
 /// Plain memory.
@@ -213,39 +261,55 @@ pub(crate) struct Qp {
     heard: bool,
     receives: VecDeque<Memory>,
     sent: VecDeque<Memory>,
+    one_sided: OneSided,
 }
 
 impl Qp {
     fn new(wire: Arc<Wire>, role: Role) -> Self {
-        Self { wire, role, heard: false, receives: VecDeque::new(), sent: VecDeque::new() }
+        let (receives, sent) = (VecDeque::new(), VecDeque::new());
+        Self { wire, role, heard: false, receives, sent, one_sided: OneSided::default() }
     }
 
     fn receive(&mut self) -> Option<(Memory, usize)> {
-        if self.wire.ended.load(Ordering::Relaxed) {
-            return None;
-        }
-        let result = match self.receives.front_mut() {
-            Some(slot) => self.wire.recv(slot, 0),
-            None => {
-                let waiting = self.wire.recv(&mut [0], libc::MSG_PEEK);
-                assert!(
-                    !matches!(waiting, Ok(Some(1..))),
-                    "rule 2 is broken: a message found no receive posted"
-                );
-                waiting
+        self.one_sided.flush(&self.wire);
+        while !self.wire.ended.load(Ordering::Relaxed) {
+            let mut kind = [0];
+            match self.wire.recv(&mut kind, libc::MSG_PEEK) {
+                Ok(Some(1)) if kind == [MESSAGE] => return self.message(),
+                Ok(Some(1)) => self.serve(),
+                Ok(None) => return None,
+                Ok(Some(_)) | Err(_) => self.wire.ended.store(true, Ordering::Relaxed),
             }
+        }
+        None
+    }
+
+    fn message(&mut self) -> Option<(Memory, usize)> {
+        let slot = self.receives.front_mut();
+        let Some(slot) = slot else {
+            panic!("rule 2 is broken: a message found no receive posted");
         };
-        match result {
-            Ok(Some(n)) if n > 0 => {
-                self.heard = true;
-                self.receives.pop_front().map(|slot| (slot, n))
-            }
-            Ok(None) => None,
-            Ok(Some(_)) | Err(_) => {
-                self.wire.ended.store(true, Ordering::Relaxed);
-                None
-            }
+        let n = self.wire.recv_message(slot).ok()?;
+        self.heard = true;
+        self.receives.pop_front().map(|slot| (slot, n))
+    }
+
+    /// One frame of a one-sided operation.
+    fn serve(&mut self) {
+        let mut frame = vec![0; 1 << 17];
+        if let Ok(Some(n)) = self.wire.recv(&mut frame, 0) {
+            self.heard = true;
+            self.one_sided.serve(frame.get(..n).unwrap_or(&[]));
+            self.one_sided.flush(&self.wire);
         }
+    }
+
+    /// Rule 1 holds for everything that is sent.
+    fn check_role(&self) {
+        assert!(
+            self.role == Role::Initiator || self.heard,
+            "rule 1 is broken: the side that accepted sends before it received"
+        );
     }
 }
 
@@ -263,11 +327,8 @@ impl SetupQp for Qp {
         slot: Memory,
         len: usize,
     ) -> Result<Posted, Refused<Memory>> {
-        assert!(
-            self.role == Role::Initiator || self.heard,
-            "rule 1 is broken: the side that accepted sends before it received"
-        );
-        match self.wire.send(slot.get(..len).unwrap_or(&[])) {
+        self.check_role();
+        match self.wire.send_message(slot.get(..len).unwrap_or(&[])) {
             Ok(()) => {
                 self.sent.push_back(slot);
                 Ok(permit.posted())
@@ -281,6 +342,10 @@ impl SetupQp for Qp {
             }
         }
     }
+
+    fn max_reads(&self) -> u16 {
+        4
+    }
 }
 
 /// The data path.
@@ -289,6 +354,8 @@ pub(crate) struct Port {
     lanes: Vec<Option<(LaneId, Qp)>>,
     /// The lane looked at next.
     at: usize,
+    /// Memory of one-sided operations that are over.
+    back: VecDeque<(LaneId, u32, Slice)>,
 }
 
 impl Port {
@@ -296,7 +363,12 @@ impl Port {
         let pool = |(class, lane): (u8, &btl_core::LaneConfig)| {
             (0..lane.send_slots).map(|_| Memory::new(Some(class), lane.buffer_size)).collect()
         };
-        Self { pools: (0..).zip(&config.lanes).map(pool).collect(), lanes: Vec::new(), at: 0 }
+        Self {
+            pools: (0..).zip(&config.lanes).map(pool).collect(),
+            lanes: Vec::new(),
+            at: 0,
+            back: VecDeque::new(),
+        }
     }
 
     fn qp(&mut self, lane: LaneId) -> Option<&mut Qp> {
@@ -314,7 +386,7 @@ fn no_lane(slot: Memory) -> Refused<Memory> {
 impl port::Port for Port {
     type Slot = Memory;
     type Qp = Qp;
-    type Memory = std::convert::Infallible;
+    type Memory = Slice;
 
     fn attach(&mut self, lane: LaneId, qp: Qp) -> Result<(), PortError> {
         if self.lanes.len() <= lane.index() {
@@ -359,6 +431,11 @@ impl port::Port for Port {
                     status: Status::Ok,
                 });
             }
+            if let Some(done) = qp.one_sided.next_done() {
+                self.back.push_back((lane, done.token, done.memory));
+                let (op, status) = (Op::OneSided, Status::Ok);
+                return Some(Completion { lane, op, slot: None, len: 0, status });
+            }
             if let Some((slot, len)) = qp.receive() {
                 return Some(Completion {
                     lane,
@@ -373,12 +450,11 @@ impl port::Port for Port {
     }
 
     fn close(&mut self, lane: LaneId) -> Vec<Memory> {
-        match self.lanes.get_mut(lane.index()) {
-            Some(place) if place.as_ref().is_some_and(|(id, _)| *id == lane) => place
-                .take()
-                .map_or_else(Vec::new, |(_, qp)| qp.receives.into_iter().chain(qp.sent).collect()),
-            _ => Vec::new(),
-        }
+        let Some(place) = self.lanes.get_mut(lane.index()) else { return Vec::new() };
+        let Some((_, mut qp)) = place.take_if(|(id, _)| *id == lane) else { return Vec::new() };
+        let back = qp.one_sided.take().into_iter().map(|it| (lane, it.token, it.memory));
+        self.back.extend(back);
+        qp.receives.into_iter().chain(qp.sent).collect()
     }
 
     fn send_slot(&mut self, class: u8) -> Option<Memory> {
@@ -389,6 +465,46 @@ impl port::Port for Port {
         if let Some(pool) = slot.class.and_then(|class| self.pools.get_mut(usize::from(class))) {
             pool.push(slot);
         }
+    }
+
+    fn rma_caps(&self) -> RmaCaps {
+        rma::caps()
+    }
+
+    fn check_memory(&self, memory: &Slice, _verb: Verb, len: u64) -> Result<(), RmaErrorKind> {
+        let max = memory.len() as u64;
+        if len > max { Err(RmaErrorKind::TooLong { len, max }) } else { Ok(()) }
+    }
+
+    fn post_rma(
+        &mut self,
+        permit: RmaPermit<'_>,
+        post: &RmaPost,
+        memory: Slice,
+    ) -> Result<RmaPosted, RmaRefused<Slice>> {
+        let Some(qp) = self.qp(permit.lane()) else {
+            let why = RefusedWhy::Broken(PortError::new(0, "there is no such lane"));
+            return Err(RmaRefused { why, memory: Some(memory) });
+        };
+        qp.check_role();
+        match qp.one_sided.post(&qp.wire, post, memory) {
+            Ok(()) => Ok(permit.posted()),
+            Err((e, memory)) => {
+                let why = match e.kind() {
+                    io::ErrorKind::WouldBlock => RefusedWhy::Again,
+                    _ => RefusedWhy::Broken(PortError::new(
+                        e.raw_os_error().unwrap_or(0),
+                        format!("send: {e}"),
+                    )),
+                };
+                Err(RmaRefused { why, memory: Some(memory) })
+            }
+        }
+    }
+
+    fn take_memory(&mut self, lane: LaneId) -> Option<(u32, Slice)> {
+        let at = self.back.iter().position(|(of, ..)| *of == lane)?;
+        self.back.remove(at).map(|(_, token, memory)| (token, memory))
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::parts::{clean, test_device};
 use super::{Bench, Count};
 use crate::demo::mpi::{Programs, probe};
-use crate::guest::{Device, KERNEL_TROUBLE, Outcome};
+use crate::guest::{Device, Job, KERNEL_TROUBLE, Outcome};
 
 /// One run of a program.
 struct Case {
@@ -16,23 +16,105 @@ struct Case {
     ranks: u32,
     /// In seconds.
     limit: u64,
+    /// Open MPI's parameters.
+    mca: &'static [(&'static str, &'static str)],
+    /// What has to be in the component's reports.
+    carried: &'static [Carried],
 }
 
+/// Something that all processes together have to have done, or not.
+enum Carried {
+    /// At least once.
+    Some(&'static str),
+    /// Never.
+    None(&'static str),
+}
+
+const PUT: &str = "put ";
+const GOT: &str = "got ";
+
 const CASES: &[Case] = &[
-    Case { program: "ring", args: &[], ranks: 4, limit: 180 },
-    Case { program: "allreduce", args: &[], ranks: 4, limit: 180 },
-    Case { program: "pingpong", args: &[], ranks: 2, limit: 180 },
-    Case { program: "stress", args: &[], ranks: 2, limit: 300 },
-    Case { program: "threads", args: &[], ranks: 2, limit: 300 },
-    Case { program: "spawn", args: &[], ranks: 2, limit: 120 },
-    Case { program: "compute", args: &["--seconds", "60"], ranks: 2, limit: 180 },
+    plain("ring", &[], 4, 180),
+    plain("allreduce", &[], 4, 180),
+    plain("pingpong", &[], 2, 180),
+    plain("stress", &[], 2, 300),
+    plain("threads", &[], 2, 300),
+    plain("spawn", &[], 2, 120),
+    plain("compute", &["--seconds", "60"], 2, 180),
 ];
 
 /// Of two hosts joined by a cable: what differs is the path, not the program.
-const ACROSS: &[Case] = &[
-    Case { program: "ring", args: &[], ranks: 4, limit: 180 },
-    Case { program: "stress", args: &[], ranks: 2, limit: 300 },
+const ACROSS: &[Case] = &[plain("ring", &[], 4, 180), plain("stress", &[], 2, 300)];
+
+/// Any program with the parameters as they are.
+const fn plain(
+    program: &'static str,
+    args: &'static [&'static str],
+    ranks: u32,
+    limit: u64,
+) -> Case {
+    Case { program, args, ranks, limit, mca: &[], carried: &[] }
+}
+
+const ONE_ROUND: &[&str] = &["--rounds", "1"];
+
+/// Large messages by every protocol of ob1, in one host. The reads of iWARP are slow: it puts by itself.
+const LARGE_SIW: &[Case] = &[
+    large(&[], &[Carried::Some(PUT), Carried::None(GOT)]),
+    large(&[("mpi_leave_pinned", "0")], &[Carried::Some(PUT), Carried::None(GOT)]),
+    large(&[("btl_verbs_flags", "send,get")], &[Carried::None(PUT), Carried::Some(GOT)]),
+    large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]),
+    large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)]),
 ];
+
+/// The same where reads are as fast as writes.
+const LARGE_RXE: &[Case] = &[
+    large(&[], &[Carried::None(PUT), Carried::Some(GOT)]),
+    large(&[("mpi_leave_pinned", "0")], &[Carried::Some(PUT), Carried::Some(GOT)]),
+    large(&[("btl_verbs_flags", "send,put")], &[Carried::Some(PUT), Carried::None(GOT)]),
+    large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]),
+    large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)]),
+];
+
+/// Short messages are read, long ones put in a pipeline, their ends sent.
+const SMALL_PIPELINE: &[(&str, &str)] = &[
+    ("mpi_leave_pinned", "0"),
+    ("btl_verbs_flags", "send,put,get"),
+    ("btl_verbs_rdma_pipeline_send_length", "30000"),
+    ("btl_verbs_rdma_pipeline_frag_size", "70000"),
+    ("btl_verbs_min_rdma_pipeline_size", "50000"),
+];
+
+const fn large(mca: &'static [(&'static str, &'static str)], carried: &'static [Carried]) -> Case {
+    Case { program: "large", args: ONE_ROUND, ranks: 2, limit: 120, mca, carried }
+}
+
+/// Where puts and the messages that tell of them have most time to change places: every transport has to send again.
+const BAD_CABLE: &[Case] = &[
+    Case { limit: 180, ..large(&[("mpi_leave_pinned", "0")], &[Carried::Some(PUT)]) },
+    Case { limit: 180, ..large(&[("btl_verbs_flags", "send,put")], &[Carried::Some(PUT)]) },
+];
+
+/// Where the ranks of a case are.
+#[derive(Clone, Copy)]
+enum Place {
+    /// On one host.
+    Here,
+    /// Half of them on each of two hosts.
+    Across,
+    /// The same, with a cable that delays and drops packets.
+    BadCable,
+}
+
+impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Here => "on one host",
+            Self::Across => "across two hosts",
+            Self::BadCable => "across a bad cable",
+        }
+    }
+}
 
 /// Arguments of `stress` with `--soak`.
 const SOAK: &[&str] = &["--messages", "1000000"];
@@ -44,21 +126,35 @@ pub(super) const BROKEN: &[&str] = &["TERMINATE", "terminate"];
 pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
     let programs = Programs::build()?;
     let mut count = Count::default();
-    for (across, case) in
-        CASES.iter().map(|case| (false, case)).chain(ACROSS.iter().map(|case| (true, case)))
-    {
+    let large = if device == Device::Rxe { LARGE_RXE } else { LARGE_SIW };
+    let here = CASES.iter().chain(large).map(|case| (Place::Here, case));
+    let across = ACROSS.iter().map(|case| (Place::Across, case));
+    let cable = BAD_CABLE.iter().map(|case| (Place::BadCable, case));
+    for (place, case) in here.chain(across).chain(cable) {
         let soak = bench.soak && case.program == "stress";
         let args = if soak { SOAK } else { case.args };
         let mut job = programs.job(device, case.ranks, case.program, args, "self,verbs")?;
+        let mca = case.mca.iter().chain(&[("btl_verbs_report", "1")]);
+        let words = mca.flat_map(|(name, value)| ["--mca", name, value]).map(Into::into);
+        job.command.splice(1..1, words);
         job.limit = Duration::from_secs(if soak { 3600 } else { case.limit });
-        let place = if across { "across two hosts" } else { "on one host" };
-        if across {
-            programs.across(&mut job, case.ranks);
+        match place {
+            Place::Here => {}
+            Place::Across => programs.across(&mut job, case.ranks),
+            Place::BadCable => {
+                programs.across(&mut job, case.ranks);
+                spoil(&mut job, device);
+            }
         }
+        let place = place.name();
         probe(&mut job, test_device(device).0, "0")?;
-        let name = format!("{} {place} with {}", case.program, device.name());
+        let how: String = case.mca.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+        let name = format!("{}{how} {place} with {}", case.program, device.name());
         let outcome = bench.in_guest(&name, &job)?;
         count.case(&name, verdict(case, &outcome));
+        if place == Place::BadCable.name() {
+            count.case(&format!("{name}: the cable dropped packets"), dropped(&outcome));
+        }
         let log = clean(&outcome.klog, KERNEL_TROUBLE);
         count.case(&format!("{name}: the kernel's log"), log.and(clean(&outcome.klog, BROKEN)));
         if device == Device::Rxe {
@@ -73,10 +169,54 @@ pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
 
 fn verdict(case: &Case, outcome: &Outcome) -> Result<(), String> {
     match outcome.code {
-        0 if outcome.stdout.contains(&format!("OK {}", case.program)) => Ok(()),
+        0 if outcome.stdout.contains(&format!("OK {}", case.program)) => {
+            case.carried.iter().try_for_each(|carried| carried.check(&outcome.stderr))
+        }
         0 => Err("ended without its line OK".to_owned()),
         124 => Err("did not end in time".to_owned()),
         code => Err(format!("ended with status {code}: {}", telling(&outcome.stderr))),
+    }
+}
+
+/// Makes the cable between the hosts delay and drop packets; in the end the job tells how many it dropped.
+fn spoil(job: &mut Job, device: Device) {
+    let netem = match device {
+        Device::Rxe => "delay 1ms loss 0.3%",
+        _ => "delay 2ms loss 1%",
+    };
+    let script = format!(
+        "tc qdisc add dev va root netem {netem} && on-host hostb 'tc qdisc add dev vb root netem {netem}' || exit 99; \
+         \"$@\"; code=$?; echo \"@dropped $(tc -s qdisc show dev va | sed -n 's/.*(dropped \\([0-9]*\\).*/\\1/p')\"; \
+         exit $code"
+    );
+    let mut command = vec!["bash".into(), "-c".into(), script.into(), "bash".into()];
+    command.append(&mut job.command);
+    job.command = command;
+}
+
+/// A cable that dropped nothing proves nothing.
+fn dropped(outcome: &Outcome) -> Result<(), String> {
+    let line = outcome.stdout.lines().find_map(|line| line.strip_prefix("@dropped "));
+    match line.and_then(|number| number.trim().parse::<u64>().ok()) {
+        Some(0) => Err("not one packet was dropped".to_owned()),
+        Some(_) => Ok(()),
+        None => Err("the job did not tell how many packets were dropped".to_owned()),
+    }
+}
+
+impl Carried {
+    fn check(&self, reports: &str) -> Result<(), String> {
+        let (Self::Some(word) | Self::None(word)) = self;
+        let numbers =
+            reports.lines().filter(|line| line.contains("btl:verbs: ")).filter_map(|line| {
+                let (_, rest) = line.split_once(&format!(", {word}"))?;
+                rest.split(' ').next()?.parse::<u64>().ok()
+            });
+        match (self, numbers.sum::<u64>()) {
+            (Self::Some(_), 0) => Err(format!("{word}nothing, but had to")),
+            (Self::None(_), n) if n > 0 => Err(format!("{word}{n} times, but was not to")),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -214,6 +214,24 @@ unsafe fn walk(mut array: *const Option<unsafe extern "C" fn(*mut Object)>, obje
     }
 }
 
+/// `mca_rcache_base_registration_t`.
+#[repr(C)]
+pub(crate) struct RcacheRegistration {
+    pub(crate) item: FreeListItem,
+    _rcache: *mut c_void,
+    /// First byte, at the start of a page.
+    pub(crate) base: *mut c_uchar,
+    /// Last byte.
+    pub(crate) bound: *mut c_uchar,
+    _alloc_base: *mut c_uchar,
+    _ref_count: i32,
+    _flags: u32,
+    _context: *mut c_void,
+    /// What the registration has to allow.
+    pub(crate) access: i32,
+    _padding: [c_uchar; 64],
+}
+
 layout! {
     Proc = "opal_proc_t", 72, 8 {
         name = "proc_name" @ 40, arch = "proc_arch" @ 48, flags = "proc_flags" @ 52,
@@ -221,6 +239,9 @@ layout! {
     }
     ByteObject = "opal_byte_object_t", 16, 8 { size = "size" @ 0, bytes = "bytes" @ 8 }
     Value = "opal_value_t", 136, 8 { key = "key" @ 40, kind = "type" @ 48, data = "data" @ 56 }
+    RcacheRegistration = "mca_rcache_base_registration_t", 176, 8 {
+        base = "base" @ 64, bound = "bound" @ 72, access = "access_flags" @ 104,
+    }
 }
 
 const _: () = assert!(mem::offset_of!(Pmix, put) == 64 && mem::offset_of!(Pmix, get) == 72);
