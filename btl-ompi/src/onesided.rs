@@ -9,6 +9,7 @@ use crate::guard::guard;
 use crate::memory::{self, Handle};
 use crate::opal::{WHY, say, verbose};
 use crate::ops::Whom;
+use crate::progress;
 use crate::rail::{Inner, Rail};
 use btl_core::rma::Verb;
 use btl_core::{Atomic, RemoteRange, RmaErrorKind};
@@ -28,6 +29,8 @@ pub(crate) unsafe fn fill(module: *mut abi::Module) {
         (*module).atomic_cswap = Some(atomic_cswap);
         (*module).register_mem = Some(register_mem);
         (*module).deregister_mem = Some(deregister_mem);
+        (*module).flush = Some(flush);
+        (*module).dump = Some(dump);
         (*module).registration_handle_size = size_of::<Handle>();
     }
 }
@@ -243,4 +246,84 @@ fn code_of(kind: &RmaErrorKind, to: &Endpoint) -> c_int {
             abi::ERR_NOT_SUPPORTED
         }
     }
+}
+
+/// Returns when the operations with a peer (NULL: with all) that were started before are done at both ends.
+unsafe extern "C" fn flush(btl: *mut abi::Module, endpoint: *mut abi::BtlEndpoint) -> c_int {
+    guard(btl, abi::ERROR, |rail| {
+        let endpoint = (!endpoint.is_null()).then_some(endpoint);
+        let Some(begun) = rail.with(|inner| begin_flush(inner, endpoint)) else {
+            return abi::ERROR;
+        };
+        let Some(until) = begun else { return abi::ERR_OUT_OF_RESOURCE };
+        // Each of them ends, at the latest with an error when its peer has failed.
+        loop {
+            match rail.with(|inner| inner.ops.any_before(until, endpoint)) {
+                Some(true) => progress::round(rail),
+                Some(false) => return abi::SUCCESS,
+                None => return abi::ERROR,
+            };
+        }
+    })
+}
+
+/// Where the end of an operation says nothing about the peer, a fence behind them does. Up to what has to be waited for;
+/// `None`: no room for a fence.
+fn begin_flush(inner: &mut Inner, endpoint: Option<*mut abi::BtlEndpoint>) -> Option<u64> {
+    if inner.engine.rma_caps().placed {
+        return Some(inner.ops.now());
+    }
+    for touched in inner.ops.take_touched(endpoint) {
+        // SAFETY: an endpoint that an operation was started with stays in place until the rail closes.
+        let peer = unsafe { Endpoint::from_raw(touched) }.and_then(|to| to.peer);
+        let Some(peer) = peer else { continue };
+        let nobody = ptr::null_mut();
+        let whom = Whom {
+            endpoint: touched,
+            local: nobody,
+            handle: ptr::null_mut(),
+            done: None,
+            context: nobody,
+            data: nobody,
+        };
+        let cookie = inner.ops.add(whom)?;
+        if inner.engine.fence(peer, cookie).is_err() {
+            // The peer has failed or is gone: nothing of it can be waited for.
+            inner.ops.take(cookie);
+        }
+    }
+    Some(inner.ops.now())
+}
+
+/// Prints the state of the rail, and of a peer.
+unsafe extern "C" fn dump(btl: *mut abi::Module, endpoint: *mut abi::BtlEndpoint, _verbose: c_int) {
+    guard(btl, (), |rail| {
+        // SAFETY: Open MPI passes NULL or what `add_procs` of this rail gave it.
+        let to = unsafe { Endpoint::from_raw(endpoint) };
+        let lines = rail.with(|inner| {
+            let mut lines = vec![format!(
+                "{}: {} one-sided operations under way{}",
+                inner.about.name,
+                inner.ops.under_way(),
+                if inner.engine.busy() { ", messages or connections wait" } else { "" }
+            )];
+            if let Some((name, peer)) = to.and_then(|to| Some((to.name, to.peer?))) {
+                for class in 0..=u8::MAX {
+                    if inner.engine.max_payload(class) == 0 {
+                        break;
+                    }
+                    lines.push(match inner.engine.credits(peer, class) {
+                        Some((owed, credits)) => format!(
+                            "{name}, lane {class}: {credits} messages may be sent, {owed} receives are not told yet"
+                        ),
+                        None => format!("{name}, lane {class}: not connected"),
+                    });
+                }
+            }
+            lines
+        });
+        for line in lines.unwrap_or_default() {
+            say(format_args!("{line}"));
+        }
+    });
 }

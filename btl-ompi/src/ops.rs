@@ -24,8 +24,13 @@ pub(crate) struct Whom {
 
 /// What is under way; a fixed number.
 pub(crate) struct Ops {
-    entries: Vec<Option<Whom>>,
+    /// Each with its place in the order of all.
+    entries: Vec<Option<(u64, Whom)>>,
     free: Vec<usize>,
+    /// The place of the next one.
+    next: u64,
+    /// To whom there were any since the last fence.
+    touched: Vec<*mut abi::BtlEndpoint>,
     /// Who is to be told that it cannot be done.
     impossible: VecDeque<Whom>,
 }
@@ -33,20 +38,30 @@ pub(crate) struct Ops {
 impl Ops {
     /// Room for `n` operations.
     pub(crate) fn new(n: usize) -> Self {
-        Self { entries: vec![None; n], free: (0..n).rev().collect(), impossible: VecDeque::new() }
+        Self {
+            entries: vec![None; n],
+            free: (0..n).rev().collect(),
+            next: 0,
+            touched: Vec::new(),
+            impossible: VecDeque::new(),
+        }
     }
 
     /// Takes one in; its cookie for the engine. `None`: no room.
     pub(crate) fn add(&mut self, whom: Whom) -> Option<u64> {
         let at = self.free.pop()?;
-        *self.entries.get_mut(at)? = Some(whom);
+        *self.entries.get_mut(at)? = Some((self.next, whom));
+        self.next += 1;
+        if !self.touched.contains(&whom.endpoint) {
+            self.touched.push(whom.endpoint);
+        }
         Some(at as u64)
     }
 
     /// Takes one out; `None` for a cookie that names none under way.
     pub(crate) fn take(&mut self, cookie: u64) -> Option<Whom> {
         let at = usize::try_from(cookie).ok()?;
-        let whom = self.entries.get_mut(at)?.take()?;
+        let (_, whom) = self.entries.get_mut(at)?.take()?;
         self.free.push(at);
         Some(whom)
     }
@@ -61,10 +76,31 @@ impl Ops {
         self.impossible.pop_front()
     }
 
-    /// Operations under way, to one peer or to all.
-    pub(crate) fn under_way(&self, endpoint: Option<*mut abi::BtlEndpoint>) -> usize {
-        let of = |whom: &&Whom| endpoint.is_none_or(|wanted| whom.endpoint == wanted);
-        self.entries.iter().flatten().filter(of).count()
+    /// Operations under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// The place in the order that the next operation will have.
+    pub(crate) fn now(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether an operation with one peer (`None`: any) that was taken in before `when` is under way.
+    pub(crate) fn any_before(&self, when: u64, endpoint: Option<*mut abi::BtlEndpoint>) -> bool {
+        let mut all = self.entries.iter().flatten();
+        all.any(|(at, whom)| *at < when && endpoint.is_none_or(|wanted| whom.endpoint == wanted))
+    }
+
+    /// With whom there were operations since the last call, of one peer or of all.
+    pub(crate) fn take_touched(
+        &mut self,
+        endpoint: Option<*mut abi::BtlEndpoint>,
+    ) -> Vec<*mut abi::BtlEndpoint> {
+        let is_wanted = |it: &*mut abi::BtlEndpoint| endpoint.is_none_or(|wanted| *it == wanted);
+        let (wanted, rest) = self.touched.iter().partition(|it| is_wanted(it));
+        self.touched = rest;
+        wanted
     }
 }
 
@@ -90,10 +126,27 @@ mod tests {
         let (a, b) = (ops.add(whom(8)).expect("room"), ops.add(whom(16)).expect("room"));
         assert_ne!(a, b);
         assert!(ops.add(whom(8)).is_none(), "more than fit");
-        assert_eq!(ops.under_way(None), 2);
-        assert_eq!(ops.under_way(Some(ptr::without_provenance_mut(8))), 1);
+        assert_eq!(ops.under_way(), 2);
         assert_eq!(ops.take(a).map(|whom| whom.endpoint.addr()), Some(8));
         assert!(ops.take(a).is_none() && ops.take(7).is_none() && ops.take(u64::MAX).is_none());
         assert!(ops.add(whom(24)).is_some());
+    }
+
+    #[test]
+    fn what_came_later_is_not_waited_for() {
+        let at = |endpoint: usize| Some(ptr::without_provenance_mut(endpoint));
+        let mut ops = Ops::new(4);
+        let first = ops.add(whom(8)).expect("room");
+        let now = ops.now();
+        let later = ops.add(whom(16)).expect("room");
+        assert!(ops.any_before(now, None) && ops.any_before(now, at(8)));
+        assert!(!ops.any_before(now, at(16)));
+        ops.take(first);
+        assert!(!ops.any_before(now, None) && ops.any_before(ops.now(), None));
+        ops.take(later);
+        assert!(!ops.any_before(ops.now(), None));
+        assert_eq!(ops.take_touched(at(16)).len(), 1);
+        assert_eq!(ops.take_touched(None).len(), 1, "the other one");
+        assert!(ops.take_touched(None).is_empty());
     }
 }

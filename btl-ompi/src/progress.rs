@@ -160,7 +160,9 @@ fn translate(inner: &mut Inner, event: driver::Event) -> Option<Upcall> {
         Event::Done { peer, cookie, memory, result } => {
             return one_sided(inner, peer, cookie, memory, result);
         }
-        Event::Fenced { .. } | Event::Closed => {}
+        // Somebody looks for it in `flush`.
+        Event::Fenced { cookie, .. } => drop(inner.ops.take(cookie)),
+        Event::Closed => {}
     }
     None
 }

@@ -2,11 +2,11 @@
 //! from whom a message is, and the modex through libpmix itself.
 
 use super::common::{
-    BtlEndpoint, Convertor, ERR_BAD_PARAM, ERR_NOT_AVAILABLE, ListItem, Module, ProcessName,
-    SUCCESS, Segment,
+    BtlEndpoint, Convertor, ERR_BAD_PARAM, ERR_NOT_AVAILABLE, FreeListItem, ListItem, Module,
+    ProcessName, SUCCESS, Segment,
 };
 use super::symbol;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use core::mem;
 use core::ptr::{self, NonNull};
 

@@ -3,11 +3,11 @@
 //! The layouts are the same in every 4.1.x without CUDA.
 
 use super::common::{
-    BtlEndpoint, Class, Convertor, Descriptor, ERR_BAD_PARAM, ERR_NOT_AVAILABLE, ListItem, Module,
-    Object, ProcessName, SUCCESS, Segment,
+    BtlEndpoint, Class, Convertor, Descriptor, ERR_BAD_PARAM, ERR_NOT_AVAILABLE, FreeListItem,
+    ListItem, Module, Object, ProcessName, SUCCESS, Segment,
 };
 use super::symbol;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use core::mem;
 use core::ptr::{self, NonNull};
 
