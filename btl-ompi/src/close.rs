@@ -73,8 +73,8 @@ fn report(inner: &Inner) {
     let stats = inner.engine.stats();
     let stalls = &stats.stalls;
     say(format_args!(
-        "{}: sent {} messages ({} B), received {} ({} B), put {} ({} B), got {} ({} B), {} atomics, {} lanes, credits {} with messages and {} alone; waited for: \
-         connect {}, first message {}, credits {}, send queue {}",
+        "{}: sent {} messages ({} B), received {} ({} B), put {} ({} B), got {} ({} B), {} atomics, \
+         {} lanes, credits {} with messages and {} alone; waited for: connect {}, first message {}, credits {}, send queue {}",
         inner.about.name,
         stats.messages_sent,
         stats.bytes_sent,
