@@ -2,6 +2,7 @@
 use crate::credit::MIN_WINDOW;
 use crate::error::Error;
 use crate::names::{Nanos, ProcName, SECOND};
+use crate::route::CreditRoute;
 use crate::wire::HEADER;
 
 /// Most lanes a peer can have.
@@ -43,6 +44,11 @@ pub struct Config {
     /// RDMA reads and atomics outstanding towards each peer at a time, and allowed to it; cut to what the device can.
     /// Not more than the devices of most peers can: the smaller of both sides' counts.
     pub rma_reads: u8,
+    /// On which lane credits travel that have no message to ride on. Anything but their own needs the peer's consent,
+    /// and a device that can be trusted with it: see [`route`](crate::route).
+    pub credit_route: CreditRoute,
+    /// Uses that route also where the device is known to lose messages with it, or may.
+    pub force_credit_route: bool,
     /// Limit of one dial, and of an accept.
     pub t_conn: Nanos,
     /// After this long without a connection, a wanted lane has failed.
@@ -125,6 +131,8 @@ impl Config {
             max_peers: 1 << 20,
             rma_ops: 1024,
             rma_reads: 16,
+            credit_route: CreditRoute::OwnLane,
+            force_credit_route: false,
             t_conn: 60 * SECOND,
             t_give_up: 300 * SECOND,
             t_first: 30 * SECOND,

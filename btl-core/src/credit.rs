@@ -9,7 +9,12 @@
 //! - a message that carries nothing but credits goes when half the window or more is owed, and
 //!   never earlier. The receive it consumes at the peer is owed again like any other.
 //!
+//! One exception, which both sides must have asked for ([`route`](crate::route)): credits that travel alone may go in a
+//! message on the peer's first lane that names the lane they are for. [`ForeignAdvert`] is the only way to such a message.
+//!
 //! A test (`lane/model.rs`) drives this code through every interleaving of small windows.
+
+use crate::route::FirstLane;
 
 /// The smallest window, in messages, for which the rules above were checked to be free of
 /// deadlock and which leaves room to pipeline.
@@ -70,6 +75,21 @@ pub struct Advert<'l> {
     ledger: &'l mut Ledger,
     n: u16,
 }
+
+/// Credits of this ledger's lane that a message on the peer's first lane tells. They leave the ledger when that message
+/// is posted. Where [`CreditRoute::FirstLane`](crate::CreditRoute) was not agreed on, none can be had:
+/// ```compile_fail,E0061
+/// # use btl_core::credit::Ledger;
+/// fn elsewhere(ledger: &mut Ledger) { let _ = ledger.advert_elsewhere(); }
+/// ```
+/// With the proof it compiles:
+/// ```
+/// # use btl_core::{credit::Ledger, route::FirstLane};
+/// fn elsewhere(ledger: &mut Ledger, agreed: FirstLane) { drop(ledger.advert_elsewhere(agreed)); }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct ForeignAdvert<'l>(Advert<'l>);
 
 /// Why there is no [`Credit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +181,11 @@ impl Ledger {
         Advert { ledger: self, n }
     }
 
+    /// What a message on the peer's first lane may tell, if a message that carries only credits is due.
+    pub fn advert_elsewhere(&mut self, _agreed: FirstLane) -> Option<ForeignAdvert<'_>> {
+        if self.due() { Some(ForeignAdvert(self.advert())) } else { None }
+    }
+
     /// Credits not yet told.
     pub fn owed(&self) -> u32 {
         self.owed
@@ -197,9 +222,35 @@ impl Advert<'_> {
     }
 }
 
+impl ForeignAdvert<'_> {
+    /// How many credits the message tells.
+    pub fn count(&self) -> u16 {
+        self.0.count()
+    }
+
+    /// The message was posted.
+    pub(crate) fn used(self) {
+        self.0.used();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::{CreditRoute, agree};
+
+    #[test]
+    fn elsewhere_only_what_is_due_and_nothing_before_the_post() {
+        let agreed = agree(CreditRoute::FirstLane, CreditRoute::FirstLane).unwrap();
+        let mut ledger = Ledger::new(4);
+        post(&mut ledger);
+        assert!(ledger.advert_elsewhere(agreed).is_none());
+        post(&mut ledger);
+        assert_eq!(ledger.advert_elsewhere(agreed).unwrap().count(), 2);
+        assert_eq!(ledger.owed(), 2);
+        ledger.advert_elsewhere(agreed).unwrap().used();
+        assert_eq!(ledger.owed(), 0);
+    }
 
     fn post(ledger: &mut Ledger) {
         ledger.post((), |()| Ok::<(), ()>(())).unwrap().enter();

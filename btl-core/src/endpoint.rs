@@ -2,6 +2,7 @@
 use crate::error::PeerFault;
 use crate::frag::Fifo;
 use crate::names::{LaneId, Nanos, PeerId, ProcName};
+use crate::stats::Stats;
 
 /// Connections that ended before their Hello was answered, in a row, before the peer has failed.
 /// Nothing but Hello was sent on them, so nothing was lost.
@@ -17,6 +18,8 @@ pub(crate) struct Endpoint {
     /// Whether `PeerConnected` was reported.
     pub(crate) connected: bool,
     pub(crate) classes: Box<[Class]>,
+    /// What closed lanes did, and what happened without one.
+    pub(crate) stats: Stats,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -47,7 +50,8 @@ pub(crate) enum Link {
 impl Endpoint {
     pub(crate) fn new(id: PeerId, name: ProcName, lanes: usize) -> Endpoint {
         let classes = (0..lanes).map(|_| Class::default()).collect();
-        Endpoint { id, name, state: State::Open, announced: false, connected: false, classes }
+        let (state, stats) = (State::Open, Stats::default());
+        Endpoint { id, name, state, announced: false, connected: false, classes, stats }
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -2,8 +2,11 @@
 mod gauges;
 mod io;
 mod life;
+mod oneself;
 mod receive;
+mod report;
 mod rma;
+mod route;
 #[cfg(feature = "sabotage")]
 mod sabotage;
 
@@ -180,6 +183,8 @@ pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     peers: Vec<PeerEntry>,
     free_peers: Vec<u32>,
     names: BTreeMap<ProcName, u32>,
+    /// The other end of this process as its own peer: see [`oneself`].
+    mirror: Option<u32>,
     /// Which lane a connection became.
     conns: BTreeMap<ConnToken, LaneId>,
     now: Nanos,
@@ -239,9 +244,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// An engine without peers.
     ///
     /// # Errors
-    /// A value of `config` is out of range.
+    /// A value of `config` is out of range, or the device cannot be trusted with its credit route.
     pub fn new(config: Config, port: P, cm: C) -> Result<Self, Error> {
         config.validate()?;
+        if !config.force_credit_route {
+            config.credit_route.check(&port.info())?;
+        }
         let io = Io {
             port,
             frags: Table::new(config.message_entries()),
@@ -251,6 +259,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             queued: 0,
             hangups: Vec::new(),
             retry: Vec::new(),
+            elsewhere: Vec::new(),
             #[cfg(feature = "sabotage")]
             sabotage: config.sabotage,
         };
@@ -263,6 +272,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             peers: Vec::new(),
             free_peers: Vec::new(),
             names: BTreeMap::new(),
+            mirror: None,
             conns: BTreeMap::new(),
             now: 0,
             next_timer: Nanos::MAX,
@@ -276,11 +286,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Makes a process a peer. Nothing is sent; it is connected when a message needs it. A peer
     /// that was added before, or connected by itself, keeps its id and gets these addresses.
     ///
+    /// A process may be its own peer, over a device that can connect to itself; its own addresses are those it
+    /// published.
+    ///
     /// # Errors
-    /// It is this process, has no address, there are too many peers, or the engine is closing.
+    /// It is this process and the device cannot connect to itself, has no address, there are too many peers, or the
+    /// engine is closing.
     pub fn add_peer(&mut self, name: ProcName, addrs: &[SocketAddr]) -> Result<PeerId, Error> {
         if name == self.config.me {
-            return Err(Error::SelfPeer { name });
+            self.check_oneself(name)?;
         }
         if addrs.is_empty() {
             return Err(Error::NoAddress { name });
@@ -408,8 +422,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Some(State::Closing(_)) | None => SendErrorKind::Closing,
         };
         let SendBuf { slot, class: c, len, max } = buf;
-        let class = endpoint.and_then(|endpoint| endpoint.classes.get_mut(usize::from(c)));
-        let (Some(class), SendErrorKind::Busy) = (class, &kind) else {
+        let class = endpoint
+            .and_then(|it| Some((it.classes.get_mut(usize::from(c))?, &mut it.stats.stalls)));
+        let (Some((class, stalls)), SendErrorKind::Busy) = (class, &kind) else {
             return Err(SendError { kind, buf: SendBuf { slot, class: c, len, max } });
         };
         let frag = Frag { slot: Some(slot), addr: 0, cookie, len, tag, class: c, one_sided: false };
@@ -423,11 +438,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         let waits = Ok(Placed::Waits { i, class: c });
         let Link::Up(id) = class.link else {
-            self.io.stats.stalls.connect += 1;
+            stalls.connect += 1;
             return waits;
         };
         if !class.pending.is_empty() {
-            self.io.stats.stalls.behind += 1;
+            stalls.behind += 1;
             return waits;
         }
         let lane = self.lanes.get_mut(id.index()).and_then(|entry| entry.lane.as_mut());
@@ -438,7 +453,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 Ok(Placed::Posted)
             }
             Err(why) => {
-                self.io.stats.stalls.count(&why);
+                stalls.count(&why);
                 waits
             }
         }
@@ -491,7 +506,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             return true;
         }
         let retried = !self.io.retry.is_empty() && self.retry_all();
-        retried || !drained
+        let told = !self.io.elsewhere.is_empty() && self.tell_elsewhere();
+        retried || told || !drained
     }
 
     /// Starts an orderly close of everything; poll until [`Event::Closed`], which comes after
@@ -506,11 +522,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     #[inline]
     pub fn busy(&self) -> bool {
         self.connecting > 0 || self.io.queued > 0 || self.closing != Closing::No
-    }
-
-    /// What was done so far.
-    pub fn stats(&self) -> &Stats {
-        &self.io.stats
     }
 
     /// The port, for reports.

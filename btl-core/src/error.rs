@@ -2,6 +2,7 @@
 use crate::credit::Overgrant;
 use crate::names::ProcName;
 use crate::port::RefusedWhy;
+use crate::route::RouteRefused;
 use crate::wire::RejectReason;
 use std::fmt;
 
@@ -25,14 +26,18 @@ pub enum Error {
         /// The class.
         class: u8,
     },
-    /// This process was added as its own peer.
+    /// This process was added as its own peer, over a device that cannot connect to itself.
     #[error(
-        "{name} is this process itself; a process does not connect to itself, \
+        "{name} is this process itself, and {device} cannot connect to itself ({reason}); \
          use a loopback transport for it (Open MPI: --mca btl self,verbs)"
     )]
     SelfPeer {
         /// The name.
         name: ProcName,
+        /// The device.
+        device: String,
+        /// How that is known.
+        reason: String,
     },
     /// A peer without an address.
     #[error("{name} has no address to connect to")]
@@ -46,6 +51,9 @@ pub enum Error {
         /// The limit.
         limit: u32,
     },
+    /// The device cannot be trusted with the credit route.
+    #[error(transparent)]
+    CreditRoute(#[from] RouteRefused),
     /// The engine is closing.
     #[error("the engine is closing")]
     Closing,
@@ -258,6 +266,12 @@ pub enum ProtocolFault {
     Unexpected {
         /// What came.
         got: &'static str,
+    },
+    /// Credits for another lane that cannot be.
+    #[error("bad credits for another lane: {what}")]
+    LaneCredit {
+        /// What is wrong.
+        what: &'static str,
     },
     /// A message after Bye.
     #[error("it sent {got} after Bye")]

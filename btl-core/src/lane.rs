@@ -7,10 +7,11 @@ mod tests;
 
 pub use rma::{RmaPermit, RmaPosted};
 
-use crate::credit::{Advert, Credit, Ledger, NoCredit, Overgrant, Purse};
+use crate::credit::{Advert, Credit, ForeignAdvert, Ledger, NoCredit, Overgrant, Purse};
 use crate::first_send::{Gate, SendRight};
 use crate::names::{LaneId, Role};
 use crate::port::{Port, Posted, Refused, SetupQp};
+use crate::route::FirstLane;
 use crate::wire::{HeardHello, Kind, put_header};
 
 /// Everything rules 1 and 2 count for one lane. Apart from the lane's queue of messages, so that
@@ -159,6 +160,11 @@ impl LaneAcct {
         let keep = u16::from(kind == Kind::Data);
         let wqe = self.wqe.take(keep).ok_or(Refusal::SendQueue)?;
         Ok(SendPermit { right, credit, wqe, advert, id: self.id })
+    }
+
+    /// Credits of this lane that are due and may go on the peer's first lane, once this one is open.
+    pub(crate) fn advert_elsewhere(&mut self, agreed: FirstLane) -> Option<ForeignAdvert<'_>> {
+        if self.gate.is_open() { self.ledger.advert_elsewhere(agreed) } else { None }
     }
 
     /// Posts a receive on this lane and enters it in this lane's ledger.

@@ -9,6 +9,7 @@
 //! - [`lane`] joins both with a place in the send queue into one transaction, whose result, a
 //!   [`SendPermit`](lane::SendPermit), is the only way to post a send.
 //! - [`rma`] is one-sided: put, get, atomics and fences, and in which order with messages.
+//! - [`route`] says on which lane credits travel that have no message to ride on.
 //! - [`engine`] moves all of that. It has no clock, no thread and makes no system call.
 //! - [`connect`] is the connection machine; it runs where the connection manager is driven.
 //! - [`port`] has the traits both stand on. Feature `verbs` implements them on real devices.
@@ -31,7 +32,9 @@ pub mod lane;
 mod names;
 pub mod params;
 pub mod port;
+pub mod report;
 pub mod rma;
+pub mod route;
 pub mod setup;
 pub mod stats;
 #[cfg(feature = "verbs")]
@@ -41,4 +44,6 @@ pub mod wire;
 pub use config::{Config, LaneConfig};
 pub use engine::{Engine, Event, PortEvent, RecvBuf, SendBuf, Sent};
 pub use names::{ConnToken, LaneId, Nanos, PeerId, ProcName, Role, SECOND};
+pub use report::PeerReport;
 pub use rma::{Atomic, RemoteRange, RmaCaps, RmaError, RmaErrorKind};
+pub use route::CreditRoute;

@@ -68,6 +68,11 @@ pub trait Port {
         0
     }
 
+    /// What the port is. The same all the time.
+    fn info(&self) -> PortInfo {
+        PortInfo::default()
+    }
+
     /// What the device can do one-sided. The same all the time.
     fn rma_caps(&self) -> RmaCaps {
         RmaCaps::NONE
@@ -114,6 +119,21 @@ pub trait Port {
         let _ = lane;
         None
     }
+}
+
+/// What a port is: for reports, and for what depends on the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortInfo {
+    /// Its name, like `siw0:1`; empty if it has none.
+    pub device: String,
+    /// What it speaks, like `iWARP`.
+    pub transport: String,
+    /// It is iWARP: a message that finds no receive ends the connection.
+    pub iwarp: bool,
+    /// It works off receives behind the sends of the same queue pair.
+    pub shared_work_queue: bool,
+    /// Why it cannot connect to itself; `None`: it can, or that is not known.
+    pub no_loopback: Option<String>,
 }
 
 /// What the connection manager's side does to a queue pair before it hands it over.

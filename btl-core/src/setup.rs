@@ -5,6 +5,7 @@ use crate::error::{Error, PortError};
 use crate::lane::{Frame, LaneAcct, NotSent, transmit_setup};
 use crate::names::Role;
 use crate::port::{Refused, RefusedWhy, SetupQp};
+use crate::route::FirstLane;
 use crate::wire::{HelloInfo, Kind};
 
 /// What the connect and the accept said about a lane; made by the connection machine.
@@ -16,6 +17,8 @@ pub struct Agreed {
     pub peer_depth: u16,
     /// Names the connection in Hello.
     pub generation: u32,
+    /// Both sides want credits that travel alone on the peer's first lane.
+    pub first_lane: Option<FirstLane>,
 }
 
 /// A queue pair together with its account, not connected yet.

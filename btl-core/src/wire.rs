@@ -9,8 +9,10 @@
 //! | 1 | tag of the upper layer |
 //! | 2–3 | credits, little endian |
 //! | 4–7 | payload bytes behind the header, little endian |
+use crate::credit::ForeignAdvert;
 use crate::error::ProtocolFault;
-use crate::names::ProcName;
+use crate::names::{ProcName, Role};
+use crate::route::CreditRoute;
 
 /// Version of everything in this file. Peers with another are rejected.
 pub const VERSION: u8 = 1;
@@ -41,6 +43,8 @@ pub enum Kind {
     Fence = 6,
     /// The answer.
     FenceAck = 7,
+    /// Credits of another lane of the peer, on its first one: only where both sides asked for it.
+    LaneCredit = 8,
     /// Test only: credits of another lane, which rule 2 forbids.
     #[cfg(feature = "sabotage")]
     StrayCredit = 15,
@@ -104,6 +108,7 @@ impl Header {
             5 => Kind::Bye,
             6 => Kind::Fence,
             7 => Kind::FenceAck,
+            8 => Kind::LaneCredit,
             #[cfg(feature = "sabotage")]
             15 => Kind::StrayCredit,
             other => return Err(ProtocolFault::Kind { kind: other }),
@@ -149,6 +154,59 @@ impl HelloInfo {
             return Err(ProtocolFault::BadHello { what: "it is for another connection" });
         }
         Ok(HeardHello(()))
+    }
+}
+
+/// Credits of another lane: which one, and how many. The lane is named by its class, by who of the two dialled it, and
+/// by the dialler's count of its dials, so that what is late never counts for a later connection.
+///
+/// | bytes | field |
+/// |---|---|
+/// | 0 | the lane's class |
+/// | 1 | 1: the sender dialled it |
+/// | 2–3 | credits, little endian |
+/// | 4–7 | generation, little endian |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaneCredit {
+    pub(crate) class: u8,
+    /// The receiver's role on that lane.
+    pub(crate) role: Role,
+    pub(crate) credits: u16,
+    pub(crate) generation: u32,
+}
+
+/// Payload bytes of credits for another lane.
+const LANE_CREDIT: usize = 8;
+
+impl LaneCredit {
+    /// Writes what `advert` tells of the lane of `hello`, on which the writer is `role`; returns the payload's length,
+    /// or `None` when the slot is too small.
+    pub(crate) fn put(
+        slot: &mut [u8],
+        advert: &ForeignAdvert<'_>,
+        hello: HelloInfo,
+        role: Role,
+    ) -> Option<u32> {
+        let out = slot.get_mut(HEADER..HEADER + LANE_CREDIT)?;
+        let mut w = Writer { out, at: 0 };
+        w.put(&[hello.class, u8::from(role == Role::Initiator)]);
+        w.put(&advert.count().to_le_bytes());
+        w.put(&hello.generation.to_le_bytes());
+        Some(LANE_CREDIT as u32)
+    }
+
+    pub(crate) fn parse(payload: &[u8]) -> Result<LaneCredit, ProtocolFault> {
+        let mut r = Reader { rest: payload };
+        let (Some([class, dialled]), Some(credits), Some(generation)) =
+            (r.take::<2>(), r.u16(), r.u32())
+        else {
+            return Err(ProtocolFault::LaneCredit { what: "they are too short" });
+        };
+        if class == 0 {
+            return Err(ProtocolFault::LaneCredit { what: "they are for the first lane" });
+        }
+        let role = if dialled == 0 { Role::Initiator } else { Role::Acceptor };
+        Ok(LaneCredit { class, role, credits, generation })
     }
 }
 
@@ -241,6 +299,8 @@ pub struct Greeting {
     pub buffer_size: u32,
     /// Receives the sender has posted on the lane.
     pub depth: u16,
+    /// Where the sender wants credits to travel that have no message to ride on.
+    pub route: CreditRoute,
 }
 
 const GREETING: usize = 4 + 4 + 8 + 12 + 12 + 4 + 4 + 2;
@@ -252,7 +312,7 @@ impl Greeting {
         let mut it = PrivateData { len: GREETING as u8, ..PrivateData::default() };
         let mut w = Writer { out: &mut it.bytes, at: 0 };
         w.put(&MAGIC.to_le_bytes());
-        w.put(&[VERSION, self.class, 0, 0]);
+        w.put(&[VERSION, self.class, u8::from(self.route == CreditRoute::FirstLane), 0]);
         w.put(&self.job.to_le_bytes());
         for name in [self.from, self.to] {
             w.put(&name.job.to_le_bytes());
@@ -274,7 +334,7 @@ impl Greeting {
         if r.u32() != Some(MAGIC) {
             return Err(RejectReason::Garbage);
         }
-        let [version, class, _, _] = r.take::<4>().ok_or(RejectReason::Garbage)?;
+        let [version, class, wishes, _] = r.take::<4>().ok_or(RejectReason::Garbage)?;
         if version != VERSION {
             return Err(RejectReason::Version);
         }
@@ -287,6 +347,10 @@ impl Greeting {
                 generation: r.u32()?,
                 buffer_size: r.u32()?,
                 depth: r.u16()?,
+                route: match wishes & 1 {
+                    0 => CreditRoute::OwnLane,
+                    _ => CreditRoute::FirstLane,
+                },
             })
         };
         rest().ok_or(RejectReason::Garbage)
@@ -459,7 +523,10 @@ mod tests {
             generation: 77,
             buffer_size: 65536,
             depth: 16,
+            route: CreditRoute::FirstLane,
         };
+        let own = Greeting { route: CreditRoute::OwnLane, ..greeting };
+        assert_eq!(Greeting::decode(&own.encode()), Ok(own));
         let data = greeting.encode();
         assert_eq!(data.as_slice().len(), GREETING);
         assert_eq!(Greeting::decode(&data), Ok(greeting));
@@ -473,6 +540,30 @@ mod tests {
         padded[4] = 9;
         let other = Greeting::decode(&PrivateData::from_slice(&padded));
         assert_eq!(other, Err(RejectReason::Version));
+    }
+
+    #[test]
+    fn credits_of_another_lane_name_it_by_class_dialler_and_generation() {
+        let agreed = crate::route::agree(CreditRoute::FirstLane, CreditRoute::FirstLane).unwrap();
+        let mut ledger = crate::credit::Ledger::new(4);
+        for _ in 0..3 {
+            ledger.post((), |()| Ok::<(), ()>(())).unwrap().enter();
+        }
+        let advert = ledger.advert_elsewhere(agreed).unwrap();
+        let hello = HelloInfo { class: 2, generation: 0x0102_0304 };
+        let mut slot = [0; 16];
+        for (mine, theirs) in [(Role::Initiator, Role::Acceptor), (Role::Acceptor, Role::Initiator)]
+        {
+            assert_eq!(LaneCredit::put(&mut slot, &advert, hello, mine), Some(8));
+            let told = LaneCredit { class: 2, role: theirs, credits: 3, generation: 0x0102_0304 };
+            assert_eq!(LaneCredit::parse(&slot[8..]), Ok(told));
+        }
+        assert_eq!(LaneCredit::put(&mut slot[..15], &advert, hello, Role::Initiator), None);
+        let short = ProtocolFault::LaneCredit { what: "they are too short" };
+        assert_eq!(LaneCredit::parse(&slot[8..15]), Err(short));
+        slot[8] = 0;
+        let first = ProtocolFault::LaneCredit { what: "they are for the first lane" };
+        assert_eq!(LaneCredit::parse(&slot[8..]), Err(first));
     }
 
     #[test]

@@ -244,3 +244,18 @@ fn a_peer_that_closes_while_messages_wait_is_a_failure() {
     assert!(failed.count() > 0);
     assert!(matches!(events[0].last(), Some(Event::PeerFailed { .. })), "{events:?}");
 }
+
+/// Lane 0 comes first, though nothing waits for it.
+#[test]
+fn a_peer_that_is_removed_before_it_is_connected_gets_its_large_messages() {
+    let (net, mut all) = engines(2);
+    for cookie in 0..3 {
+        assert!(send(&mut all[0], 1, &[1; 900], cookie));
+    }
+    let peer = all[0].add_peer(name(1), &[addr(1)]).unwrap();
+    all[0].remove_peer(peer);
+    let rest = drain(&net, &mut all);
+    assert!(rest.iter().flatten().all(|e| matches!(e, Event::PeerConnected { .. })), "{rest:?}");
+    assert_eq!(all[1].stats().messages_received, 3);
+    assert_eq!(all[0].gauges().peers, 0);
+}

@@ -25,6 +25,7 @@ const UNSAFE: &[&str] = &[
     "xtask/",
     "btl-core/tests/alloc.rs",
     "btl-core/tests/device_tests/foreign.rs",
+    "btl-core/tests/memory.rs",
 ];
 /// Where code may ask whether it is on iWARP.
 const IWARP: &[&str] = &[

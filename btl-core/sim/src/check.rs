@@ -66,6 +66,13 @@ pub struct Violation {
 /// What was seen of one queue pair, from its owner's side.
 #[derive(Clone, Debug)]
 pub struct LaneBook {
+    /// Whose it is, and of which class.
+    rank: u32,
+    class: u8,
+    /// Whose the other end is.
+    peer: Option<u32>,
+    /// In its Hello or the answer to that.
+    generation: Option<u32>,
     acceptor: bool,
     /// For reports.
     label: String,
@@ -119,8 +126,19 @@ pub struct LaneChecker {
 
 impl LaneChecker {
     /// A queue pair was made; they are numbered in this order.
-    pub fn add(&mut self, acceptor: bool, label: String, depth: u16, send_depth: u16) {
+    pub fn add(
+        &mut self,
+        (rank, class): (u32, u8),
+        acceptor: bool,
+        label: String,
+        depth: u16,
+        send_depth: u16,
+    ) {
         self.books.push(LaneBook {
+            rank,
+            class,
+            peer: None,
+            generation: None,
             acceptor,
             label,
             depth: u64::from(depth),
@@ -145,6 +163,7 @@ impl LaneChecker {
     pub fn join(&mut self, a: u32, b: u32) {
         for (here, there) in [(a, b), (b, a)] {
             self.books[here as usize].window = self.books[there as usize].depth;
+            self.books[here as usize].peer = Some(self.books[there as usize].rank);
         }
     }
 
@@ -163,6 +182,33 @@ impl LaneChecker {
     /// What was found.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
+    }
+
+    /// The lane that credits on another one are for, from the side of who has queue pair `qp`.
+    fn named(&self, qp: u32, bytes: &[u8], dialled_here: bool) -> Option<(usize, u64)> {
+        let it = frame::other_lane(bytes)?;
+        let (rank, peer) = (self.books[qp as usize].rank, self.books[qp as usize].peer);
+        let is = |book: &LaneBook| {
+            (book.rank, book.peer, book.class) == (rank, peer, it.class)
+                && book.generation == Some(it.generation)
+                && book.acceptor != (it.dialled == dialled_here)
+        };
+        Some((self.books.iter().position(is)?, u64::from(it.credits)))
+    }
+
+    /// Credits of another lane were posted on `qp`.
+    fn told_elsewhere(&mut self, qp: u32, bytes: &[u8]) {
+        let Some((other, credits)) = self.named(qp, bytes, true) else {
+            let what = "tells credits of a lane that it does not have";
+            return self.fail(Invariant::S2, format!("{} {what}", self.books[qp as usize].label));
+        };
+        let book = &mut self.books[other];
+        book.told += credits;
+        if 1 + book.told > book.posted {
+            let (label, told, posted) = (&book.label, 1 + book.told, book.posted);
+            let what = format!("{label} tells {told} receives elsewhere, {posted} are posted");
+            self.fail(Invariant::S2, what);
+        }
     }
 
     /// A receive was posted.
@@ -198,7 +244,15 @@ impl LaneChecker {
         }
         match frame::read(bytes) {
             Err(what) => found.push((Invariant::S8, format!("sends a message with {what}"))),
-            Ok(view) => book.frame_sent(view, &mut found),
+            Ok(view) => {
+                if matches!(view.kind, FrameKind::Hello | FrameKind::HelloAck) {
+                    book.generation = frame::generation(bytes);
+                }
+                book.frame_sent(view, &mut found);
+                if view.kind == FrameKind::LaneCredit {
+                    self.told_elsewhere(qp, bytes);
+                }
+            }
         }
         for (invariant, what) in found {
             let what = format!("{} {what}", self.books[qp as usize].label);
@@ -253,10 +307,17 @@ impl LaneChecker {
                 book.broken = book.judge(bytes);
             }
             book.heard_messages += 1;
-            if let Ok(view) = frame::read(bytes)
-                && view.kind != FrameKind::Stray
-            {
+            let Ok(view) = frame::read(bytes) else { return };
+            if matches!(view.kind, FrameKind::Hello | FrameKind::HelloAck) {
+                book.generation = frame::generation(bytes);
+            }
+            if view.kind != FrameKind::Stray {
                 book.heard += u64::from(view.credits);
+            }
+            if view.kind == FrameKind::LaneCredit
+                && let Some((other, credits)) = self.named(qp, bytes, false)
+            {
+                self.books[other].heard += credits;
             }
         }
     }

@@ -36,6 +36,8 @@ hits! {
     StallSendQueue = "a message waited for the send queue", true;
     StallDevice = "a message waited for the device", true;
     CreditAlone = "credits travelled alone", true;
+    CreditElsewhere = "credits travelled on the first lane", true;
+    Oneself = "a message of a rank to itself arrived", true;
     RecvRefused = "a receive was refused at first", true;
     AllocBusy = "no send buffer was free", true;
     NewPeer = "an unknown peer connected", true;
@@ -181,6 +183,11 @@ impl Cover {
         if n > 0 {
             self.runs[hit as usize] = 1;
         }
+    }
+
+    /// How often it happened.
+    pub fn count(&self, hit: Hit) -> u64 {
+        self.times[hit as usize]
     }
 
     /// Whether it happened.

@@ -192,6 +192,7 @@ impl Net {
             generation: 1,
             buffer_size,
             depth: 4,
+            route: self.opt.route,
         };
         match stranger {
             Stranger::Job => greeting.job = JOB + 1,

@@ -18,6 +18,8 @@ pub enum FrameKind {
     Fence,
     /// The answer.
     FenceAck,
+    /// Credits of another lane: see [`other_lane`].
+    LaneCredit,
     /// Sabotage: the credits are those of another lane.
     Stray,
 }
@@ -58,6 +60,7 @@ pub fn read_padded(bytes: &[u8]) -> Result<FrameView, &'static str> {
         5 => FrameKind::Bye,
         6 => FrameKind::Fence,
         7 => FrameKind::FenceAck,
+        8 => FrameKind::LaneCredit,
         15 => FrameKind::Stray,
         _ => return Err("an unknown kind"),
     };
@@ -69,6 +72,36 @@ pub fn read_padded(bytes: &[u8]) -> Result<FrameView, &'static str> {
         return Err("a length that is more than was sent");
     }
     Ok(FrameView { kind, credits: number(2..4) as u16, payload })
+}
+
+/// Which lane the credits of a [`FrameKind::LaneCredit`] are for, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherLane {
+    /// The lane's class.
+    pub class: u8,
+    /// Whoever sent this has dialled it.
+    pub dialled: bool,
+    /// The dialler's count of its dials.
+    pub generation: u32,
+    /// Receives told.
+    pub credits: u16,
+}
+
+/// Reads what is behind the header of a [`FrameKind::LaneCredit`].
+pub fn other_lane(bytes: &[u8]) -> Option<OtherLane> {
+    let it = bytes.get(8..16)?;
+    Some(OtherLane {
+        class: it[0],
+        dialled: it[1] != 0,
+        generation: u32::from_le_bytes([it[4], it[5], it[6], it[7]]),
+        credits: u16::from_le_bytes([it[2], it[3]]),
+    })
+}
+
+/// The generation in a Hello or its answer.
+pub fn generation(bytes: &[u8]) -> Option<u32> {
+    let it = bytes.get(16..20)?;
+    Some(u32::from_le_bytes([it[0], it[1], it[2], it[3]]))
 }
 
 /// The reason in the private data of a reject: byte 5, behind a magic number and a version.

@@ -328,10 +328,12 @@ that only what comes of the broken rule can be noticed. The rows are those of th
 break the first-send rule, M3 to M5 the rule that a credit travels on its lane after the post, M6
 and M7 the count of credits, M8 the draining of queues, M9 generations, M10 crossing connects, M11
 the size of queues, M12 the way home of buffers, M13 and M14 the checks of what a peer says, M15
-the release of a received buffer, M16 the one queue pair for puts and the messages that tell of them.
+the release of a received buffer, M16 the one queue pair for puts and the messages that tell of them;
+M17 breaks no rule of the engine: it forces the credit route FirstLane on a device that loses with it.
 
 The controls must be clean: nothing broken, and report 2's rule broken on devices that can use a
 receive at once, where the books see it and nothing may come of it; puts beside their messages where
-a completed put is in place.
+a completed put is in place; the credit route FirstLane on devices that can use a receive at once,
+where nothing at all may be noticed.
 
 ";

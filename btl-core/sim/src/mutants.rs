@@ -1,5 +1,6 @@
 //! The table of mutants: each broken rule must be noticed, and the controls must be clean.
 use crate::check::Invariant;
+use crate::cover::Hit;
 use crate::options::{Model, Options};
 use crate::run::run;
 use crate::sabotage::Sabotage;
@@ -24,7 +25,7 @@ const NO_BOOKS: &[Invariant] = &[Invariant::S2, Invariant::S4, Invariant::S6, In
 /// The checker does not compare counters with what it knows.
 const NO_S7: &[Invariant] = &[Invariant::S7];
 /// All mutants.
-pub const MUTANTS: [Mutant; 33] = [
+pub const MUTANTS: [Mutant; 34] = [
     mutant(Sabotage::AcceptorSends, Model::StrictMpa, &[]),
     mutant(Sabotage::AcceptorSends, Model::StrictMpa, NO_S1),
     mutant(Sabotage::AcceptorSends, Model::Siw, NO_S1),
@@ -58,6 +59,7 @@ pub const MUTANTS: [Mutant; 33] = [
     mutant(Sabotage::PutsAside, Model::SharedWq, &[]),
     mutant(Sabotage::PutsAside, Model::StrictMpa, &[]),
     mutant(Sabotage::PutsAside, Model::Siw, &[]),
+    mutant(Sabotage::FirstLane, Model::SharedWq, &[]),
 ];
 
 const fn mutant(sabotage: Sabotage, model: Model, blind: &'static [Invariant]) -> Mutant {
@@ -175,6 +177,8 @@ pub enum Control {
     CreditsLane0,
     /// Puts beside their messages on a device whose completed puts are in place.
     PutsAside,
+    /// The credit route FirstLane on a device that can use a receive at once: all books are kept.
+    FirstLane,
 }
 
 /// The result of a control.
@@ -184,12 +188,14 @@ pub struct ControlResult {
     pub runs: u64,
     /// Of these, how many in which S2 was seen.
     pub s2: u64,
+    /// Credits that went on the first lane of a peer.
+    pub elsewhere: u64,
     /// The first failure: seed and what.
     pub failed: Option<(u64, String)>,
 }
 
 /// All controls.
-pub const CONTROLS: [(Control, Model); 10] = [
+pub const CONTROLS: [(Control, Model); 14] = [
     (Control::Clean, Model::SharedWq),
     (Control::Clean, Model::StrictMpa),
     (Control::Clean, Model::Rnr),
@@ -200,6 +206,10 @@ pub const CONTROLS: [(Control, Model); 10] = [
     (Control::CreditsLane0, Model::Rnr),
     (Control::PutsAside, Model::Rnr),
     (Control::PutsAside, Model::LateCq),
+    (Control::FirstLane, Model::StrictMpa),
+    (Control::FirstLane, Model::Siw),
+    (Control::FirstLane, Model::Rnr),
+    (Control::FirstLane, Model::LateCq),
 ];
 
 impl ControlResult {
@@ -210,6 +220,12 @@ impl ControlResult {
             // A control in which the broken rule never acts would prove nothing.
             (None, Control::CreditsLane0) if self.s2 == 0 => "FAILED: S2 was never broken".into(),
             (None, Control::CreditsLane0) => format!("clean, S2 broken in {}", self.s2),
+            (None, Control::FirstLane) if self.elsewhere == 0 => {
+                "FAILED: no credit went on the first lane".into()
+            }
+            (None, Control::FirstLane) => {
+                format!("clean, {} credits on the first lane", self.elsewhere)
+            }
             (None, Control::Clean | Control::PutsAside) => "clean".to_owned(),
         }
     }
@@ -222,22 +238,25 @@ impl Control {
             Control::Clean => "nothing broken",
             Control::CreditsLane0 => "credits-lane0",
             Control::PutsAside => "puts-aside",
+            Control::FirstLane => "first-lane",
         }
     }
 
     /// Runs it on seeds from `first` on.
     pub fn check(self, model: Model, first: u64, runs: u64) -> ControlResult {
-        let mut result = ControlResult { runs, s2: 0, failed: None };
+        let mut result = ControlResult { runs, s2: 0, elsewhere: 0, failed: None };
         for seed in first..first + runs {
             let mut opt = match self {
                 Control::Clean => Options::draw(seed, model, None),
                 Control::CreditsLane0 => Options::draw(seed, model, Some(Sabotage::CreditsLane0)),
                 Control::PutsAside => Options::draw(seed, model, Some(Sabotage::PutsAside)),
+                Control::FirstLane => Options::draw(seed, model, Some(Sabotage::FirstLane)),
             };
             opt.tolerate = if self == Control::CreditsLane0 { NO_BOOKS } else { &[] };
             let out = run(&opt, false);
             let s2 = out.violations.iter().any(|v| v.invariant == Invariant::S2);
             result.s2 += u64::from(s2);
+            result.elsewhere += out.cover.count(Hit::CreditElsewhere);
             let bad = out.violations.iter().find(|v| !opt.tolerate.contains(&v.invariant));
             if let Some(bad) = bad {
                 result.failed = Some((seed, format!("{:?}: {}", bad.invariant, bad.what)));
@@ -272,7 +291,7 @@ mod tests {
         for sabotage in Sabotage::ALL {
             assert!(MUTANTS.iter().any(|m| m.sabotage == *sabotage), "{sabotage:?}");
         }
-        for row in 1..=16 {
+        for row in 1..=17 {
             let row = format!("M{row}");
             assert!(MUTANTS.iter().any(|m| m.sabotage.row() == row), "{row}");
         }

@@ -3,7 +3,7 @@ use crate::check::Invariant;
 use crate::rng::{Delay, Rng, mix};
 use crate::sabotage::Sabotage;
 use crate::swarm::{self, Fault};
-use btl_core::{LaneConfig, Nanos, SECOND};
+use btl_core::{CreditRoute, LaneConfig, Nanos, SECOND};
 
 /// A device model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -169,6 +169,13 @@ pub struct Options {
     pub lanes: Vec<LaneConfig>,
     /// Receive depth by rank and class.
     pub depths: Vec<Vec<u16>>,
+    /// Where the ranks want credits to travel that have no message to ride on. All of them but the last; that one may
+    /// disagree.
+    pub route: CreditRoute,
+    /// What the last rank wants.
+    pub last_route: CreditRoute,
+    /// Every rank is its own peer too.
+    pub oneself: bool,
     /// What the ranks do.
     pub workload: Workload,
     /// Messages in all, roughly.
@@ -219,15 +226,7 @@ impl Options {
         let aside = sabotage == Some(Sabotage::PutsAside);
         let ranks = rng.range(2, 4) as u32;
         let lanes = draw_lanes(rng, sabotage);
-        let depths = (0..ranks)
-            .map(|_| {
-                let same = rng.chance(3, 4);
-                let draw = |lane: &LaneConfig| {
-                    if same { lane.depth } else { rng.log_range(4, 64) as u16 }
-                };
-                lanes.iter().map(draw).collect()
-            })
-            .collect();
+        let depths = (0..ranks).map(|_| draw_depths(rng, &lanes)).collect();
         let workload = rng.pick(&WORKLOADS);
         let late = rng.chance(1, 4);
         let listen_at =
@@ -251,6 +250,7 @@ impl Options {
             // made once.
             (dev.enomem, cm.lose_request) = (0, 0);
         }
+        let (route, last_route) = draw_routes(seed, model, sabotage);
         // Ranks that are never told of their peers must take everyone.
         let max_unknown = if one_sided { 1024 } else { rng.pick(&[0, 1, 1024]) };
         Options {
@@ -262,6 +262,9 @@ impl Options {
             ranks,
             lanes,
             depths,
+            route,
+            last_route,
+            oneself: sabotage.is_none() && Rng::new(mix(seed ^ 0x7365_6c66)).chance(1, 4),
             workload,
             messages: rng.log_range(40, 400),
             rma: if sabotage.is_none() || aside { rma_rng.log_range(8, 100) } else { 0 },
@@ -294,11 +297,30 @@ impl Options {
     }
 }
 
+/// Credits on the first lane: now and then where that is safe, and always where it is what is tried.
+fn draw_routes(seed: u64, model: Model, sabotage: Option<Sabotage>) -> (CreditRoute, CreditRoute) {
+    use CreditRoute::{FirstLane, OwnLane};
+    let rng = &mut Rng::new(mix(seed ^ 0x726f_7574_6573) ^ model as u64);
+    let (wanted, disagrees) = (rng.chance(1, 4), rng.chance(1, 4));
+    match sabotage {
+        Some(Sabotage::FirstLane) => (FirstLane, FirstLane),
+        None if model != Model::SharedWq && wanted => {
+            (FirstLane, if disagrees { OwnLane } else { FirstLane })
+        }
+        _ => (OwnLane, OwnLane),
+    }
+}
+
 fn draw_lanes(rng: &mut Rng, sabotage: Option<Sabotage>) -> Vec<LaneConfig> {
     let drawn = rng.pick(&[1, 2, 2, 2, 3, 4]);
     // With one lane there is nothing to be wrong about.
     let least = match sabotage {
-        Some(Sabotage::HelloLane0 | Sabotage::CreditsLane0 | Sabotage::PutsAside) => 2,
+        Some(
+            Sabotage::HelloLane0
+            | Sabotage::CreditsLane0
+            | Sabotage::PutsAside
+            | Sabotage::FirstLane,
+        ) => 2,
         _ => 1,
     };
     let n = drawn.max(least);
@@ -315,6 +337,13 @@ fn draw_lanes(rng: &mut Rng, sabotage: Option<Sabotage>) -> Vec<LaneConfig> {
             lane
         })
         .collect()
+}
+
+/// How many receives a rank posts on each lane.
+fn draw_depths(rng: &mut Rng, lanes: &[LaneConfig]) -> Vec<u16> {
+    let same = rng.chance(3, 4);
+    let draw = |lane: &LaneConfig| if same { lane.depth } else { rng.log_range(4, 64) as u16 };
+    lanes.iter().map(draw).collect()
 }
 
 fn draw_cm(rng: &mut Rng, ranks: u32) -> CmOptions {

@@ -197,7 +197,7 @@ impl Picture {
             _ if end.is_none() => "#d00000",
             Some(FrameKind::Hello | FrameKind::HelloAck) => "#2060c0",
             Some(FrameKind::Data) => "#222",
-            Some(FrameKind::Credit) => "#108040",
+            Some(FrameKind::Credit | FrameKind::LaneCredit) => "#108040",
             Some(FrameKind::Bye) => "#8040a0",
             Some(FrameKind::Fence | FrameKind::FenceAck) => "#907010",
             Some(FrameKind::Stray) | None => "#d00000",

@@ -113,7 +113,7 @@ impl Net {
         let label = format!("rank {rank} lane {class} ({role}, qp {id})");
         let depth = self.opt.depths[rank as usize][usize::from(class)];
         let send_depth = self.opt.lanes[usize::from(class)].send_depth;
-        self.check.add(acceptor, label, depth, send_depth);
+        self.check.add((rank, class), acceptor, label, depth, send_depth);
         let host = &mut self.hosts[rank as usize];
         host.cq_room += usize::from(depth) + usize::from(send_depth);
         self.trace.note(self.now, "create-qp", u64::from(rank), u64::from(id), u64::from(class));

@@ -88,7 +88,8 @@ impl Rank {
 
     /// Tells the engine who its peers are.
     pub(crate) fn start(&mut self, opt: &Options) {
-        for rank in (0..opt.ranks).filter(|rank| *rank != self.me) {
+        let others = (0..opt.ranks).filter(|rank| *rank != self.me);
+        for rank in others.chain(opt.oneself.then_some(self.me)) {
             if opt.one_sided && rank < self.me {
                 continue;
             }
@@ -413,6 +414,9 @@ impl Rank {
             self.fail(Invariant::S9, format!("a message of rank {src} after its failure"));
         }
         self.note("message", u64::from(src), buf.len() as u64);
+        if src == self.me {
+            self.net.borrow_mut().cover.hit(Hit::Oneself);
+        }
         let trusted = self.net.borrow().hosts[src as usize].trick.is_none();
         match book.delivered(src, self.me, tag, &buf) {
             Err(_) if !trusted => {}
@@ -490,6 +494,7 @@ impl Rank {
             (Hit::StallReads, stalls.reads),
             (Hit::StallFence, stalls.fence),
             (Hit::CreditAlone, stats.credit_only_sent),
+            (Hit::CreditElsewhere, stats.credits_on_first_lane),
             (Hit::RecvRefused, stats.receives_refused),
         ] {
             cover.add(hit, n);
@@ -518,6 +523,9 @@ fn config_for(me: u32, opt: &Options) -> Config {
     config.t_first = if pauses { 200 * SECOND } else { 30 * SECOND };
     config.rma_ops = RMA_OPS;
     config.rma_reads = opt.max_reads as u8;
+    config.credit_route = if me + 1 == opt.ranks { opt.last_route } else { opt.route };
+    // The models know no devices: what may go wrong is what is tried.
+    config.force_credit_route = true;
     config.max_accepting = opt.max_accepting;
     config.max_unknown = opt.max_unknown;
     if let Some(sabotage) = opt.sabotage {

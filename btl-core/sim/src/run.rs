@@ -440,6 +440,31 @@ impl World {
                     self.check_lane(a, b, class);
                 }
             }
+            if !self.book.is_disturbed(a, a) {
+                (0..self.opt.lanes.len() as u8).for_each(|class| self.check_oneself(a, class));
+            }
+        }
+    }
+
+    /// Both ends of a lane that a rank has to itself.
+    fn check_oneself(&mut self, a: u32, class: u8) {
+        let both = self.net.borrow().live(a, a, class);
+        match both.as_slice() {
+            [] => {}
+            [x, y] if self.net.borrow().joined(*x, *y) => {
+                let (dialled, accepted) =
+                    if self.net.borrow().qps[*x as usize].acceptor { (*y, *x) } else { (*x, *y) };
+                let (out, back) = {
+                    let check = &mut self.net.borrow_mut().check;
+                    (check.at_rest(dialled, accepted), check.at_rest(accepted, dialled))
+                };
+                let rank = &self.ranks[a as usize];
+                rank.compare(a, class, out.map(|r| r.usable), back.map(|r| r.untold));
+            }
+            _ => {
+                let what = format!("rank {a} lane {class} to itself: queue pairs {both:?}");
+                self.net.borrow_mut().fail(Invariant::L4, what);
+            }
         }
     }
 

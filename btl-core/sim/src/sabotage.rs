@@ -1,7 +1,7 @@
 //! The rules that can be broken on purpose.
 
 macro_rules! sabotages {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $row:literal, $switch:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $row:literal $(, $switch:ident)?;)*) => {
         /// A rule to break.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
         pub enum Sabotage {
@@ -22,10 +22,10 @@ macro_rules! sabotages {
                 match self { $(Sabotage::$name => $row),* }
             }
 
-            /// As the switch of the engine.
+            /// As the switch of the engine; none where it is a setting.
             pub fn switch(self) -> btl_core::config::Sabotage {
                 let mut it = btl_core::config::Sabotage::default();
-                match self { $(Sabotage::$name => it.$switch = true),* }
+                match self { $(Sabotage::$name => { $(it.$switch = true;)? })* }
                 it
             }
         }
@@ -71,4 +71,6 @@ sabotages! {
     ReleaseEarly = "release-early", "M15", release_early;
     /// Puts travel on the last lane, beside the messages that tell of them.
     PutsAside = "puts-aside", "M16", puts_on_last_lane;
+    /// The credit route FirstLane, forced. A setting: where receives can be used at once nothing comes of it.
+    FirstLane = "first-lane", "M17";
 }

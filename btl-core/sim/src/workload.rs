@@ -70,6 +70,15 @@ pub fn draw(opt: &Options, rng: &mut Rng) -> Vec<Vec<Item>> {
             }
         }
     }
+    if opt.oneself {
+        let rng = &mut Rng::new(opt.seed ^ 0x7365_6c66);
+        for src in 0..opt.ranks {
+            for _ in 0..rng.range(1, n / u64::from(opt.ranks) + 1) {
+                let (at, hops) = (rng.log_range(1, 100 * MS), rng.below(3) as u32);
+                put(rng, src, src, at, hops);
+            }
+        }
+    }
     for plan in &mut plans {
         plan.sort_by_key(|item| item.at);
     }

@@ -16,7 +16,7 @@ fn frame(kind: u8, credits: u16) -> [u8; 8] {
 fn lane(depth: u16) -> LaneChecker {
     let mut check = LaneChecker::default();
     for (qp, name) in ["initiator", "acceptor"].into_iter().enumerate() {
-        check.add(qp == 1, name.to_owned(), depth, 4);
+        check.add((qp as u32, 0), qp == 1, name.to_owned(), depth, 4);
         (0..depth).for_each(|_| check.on_post_recv(qp as u32));
     }
     check
@@ -88,8 +88,8 @@ fn a_send_without_a_credit_is_seen() {
 #[test]
 fn a_stray_credit_does_not_count() {
     let mut check = open(4);
-    check.add(false, "other initiator".to_owned(), 4, 4);
-    check.add(true, "other acceptor".to_owned(), 4, 4);
+    check.add((0, 0), false, "other initiator".to_owned(), 4, 4);
+    check.add((1, 0), true, "other acceptor".to_owned(), 4, 4);
     for qp in [2, 3] {
         (0..4).for_each(|_| check.on_post_recv(qp));
     }
@@ -213,4 +213,66 @@ fn one_sided_operations_keep_rule_1_and_fit_the_queue() {
     pass(&mut check, 0, BYE, 1);
     check.on_post_rma(0, false, 4);
     assert_eq!(found(&check), [Invariant::S8]);
+}
+
+/// A Hello or its answer, of a connection's first dial.
+fn greeting(kind: u8, class: u8, credits: u16) -> Vec<u8> {
+    let mut bytes = frame(kind, credits).to_vec();
+    bytes[4] = 12;
+    bytes.extend([0, 0, 0, 0, 1, class, 0, 0, 1, 0, 0, 0]);
+    bytes
+}
+
+/// Two lanes between two ranks, both dialled by rank 0: queue pairs 0 and 1, 2 and 3.
+fn two_lanes() -> LaneChecker {
+    let mut check = LaneChecker::default();
+    for (class, qp) in [(0, 0), (0, 1), (1, 2), (1, 3)] {
+        check.add((qp % 2, class), qp % 2 == 1, format!("lane {class} of {}", qp % 2), 4, 4);
+        (0..4).for_each(|_| check.on_post_recv(qp));
+    }
+    for (class, a, b) in [(0, 0, 1), (1, 2, 3)] {
+        check.join(a, b);
+        for (from, to, kind, credits) in [(a, b, HELLO, 3), (b, a, ACK, 4)] {
+            let bytes = greeting(kind, class, credits);
+            check.on_post_send(from, &bytes);
+            check.on_polled(from, true, None);
+            check.on_polled(to, false, Some(&bytes));
+            check.on_post_recv(to);
+        }
+    }
+    check
+}
+
+/// Rank 1 tells `credits` of its receives on lane 1 on lane 0; `generation` of that lane, dialled by rank 0.
+fn tell_elsewhere(check: &mut LaneChecker, generation: u8, credits: u8) {
+    let mut bytes = frame(0x18, 0).to_vec();
+    bytes[4] = 8;
+    bytes.extend([1, 0, credits, 0, generation, 0, 0, 0]);
+    check.on_post_send(1, &bytes);
+    check.on_polled(0, false, Some(&bytes));
+}
+
+#[test]
+fn credits_on_the_first_lane_count_for_the_lane_they_name() {
+    let mut check = two_lanes();
+    for _ in 0..3 {
+        let bytes = frame(DATA, 0);
+        check.on_post_send(2, &bytes);
+        check.on_polled(2, true, None);
+        check.on_polled(3, false, Some(&bytes));
+        check.on_post_recv(3);
+    }
+    tell_elsewhere(&mut check, 1, 3);
+    let rest = check.at_rest(2, 3).expect("a sum");
+    assert_eq!((found(&check), rest.usable, rest.untold), (vec![], 4, 0));
+}
+
+#[test]
+fn credits_on_the_first_lane_for_no_receive_or_no_lane_are_seen() {
+    let mut more = two_lanes();
+    tell_elsewhere(&mut more, 1, 2);
+    assert_eq!(found(&more), [Invariant::S2]);
+    let mut nobody = two_lanes();
+    tell_elsewhere(&mut nobody, 2, 1);
+    assert_eq!(found(&nobody), [Invariant::S2]);
 }

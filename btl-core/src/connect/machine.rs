@@ -4,6 +4,7 @@ use crate::credit::MIN_WINDOW;
 use crate::endpoint::EARLY_ENDS;
 use crate::error::ConnectFault;
 use crate::names::{ConnToken, Nanos, ProcName, Role, SECOND};
+use crate::route;
 use crate::setup::Agreed;
 use crate::wire::{Greeting, PrivateData, RejectReason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -171,7 +172,8 @@ impl Machine {
             self.fail(name, class, ConnectFault::Stopped);
             return;
         }
-        let Some(link) = self.link_mut(name, class) else {
+        let exists = self.config.lane(class).is_some();
+        let Some(link) = self.link_mut(name, class).filter(|_| exists) else {
             self.fail(name, class, ConnectFault::Rejected(RejectReason::UnknownLane));
             return;
         };
@@ -220,6 +222,7 @@ impl Machine {
             generation,
             buffer_size: lane.buffer_size,
             depth: lane.depth,
+            route: self.config.credit_route,
         };
         self.set_timer(name, class, None);
         let stage = Stage::Dialing;
@@ -237,6 +240,24 @@ impl Machine {
         });
     }
 
+    /// Which of the links of a peer a connection is for. Connected to oneself, this process has two for each lane: the
+    /// connections it dialled come first, those it accepted behind them.
+    fn place(&self, name: ProcName, class: u8, accepted: bool) -> u8 {
+        class + if accepted && name == self.config.me { self.config.lanes.len() as u8 } else { 0 }
+    }
+
+    /// The lane class of a link.
+    fn class_of(&self, place: u8) -> u8 {
+        place % (self.config.lanes.len() as u8).max(1)
+    }
+
+    /// Whether a request is this process's own dial.
+    fn is_own_dial(&self, hello: &Greeting) -> bool {
+        let link = self.peers.get(&hello.from).and_then(|p| p.links.get(usize::from(hello.class)));
+        let dial = link.and_then(|link| self.conns.get(&link.dial?));
+        dial.is_some_and(|dial| dial.generation == hello.generation)
+    }
+
     fn request(&mut self, conn: ConnToken, data: &PrivateData, now: Nanos) {
         let verdict = Greeting::decode(data).and_then(|hello| {
             self.judge(&hello)?;
@@ -249,23 +270,25 @@ impl Machine {
                 return;
             }
         };
-        let (name, class, generation) = (hello.from, hello.class, hello.generation);
+        let (name, generation) = (hello.from, hello.generation);
+        let class = self.place(name, hello.class, true);
         let older = self.link_mut(name, class).and_then(|link| link.accept.replace(conn));
         if let Some(older) = older {
             self.drop_conn(older);
         }
         self.set_timer(name, class, None);
-        let agreed =
-            Agreed { peer_buffer_size: hello.buffer_size, peer_depth: hello.depth, generation };
+        let agreed = self.agreed(&hello);
         let stage = Stage::Accepting;
         let entry =
             Conn { name, class, stage, generation, addr: None, agreed: Some(agreed), wanted: None };
         self.conns.insert(conn, entry);
         self.accepting += 1;
+        let class = hello.class;
         let Some(lane) = self.config.lane(class) else { return };
         let answer = Greeting {
             from: self.config.me,
             to: name,
+            route: self.config.credit_route,
             buffer_size: lane.buffer_size,
             depth: lane.depth,
             ..hello
@@ -282,7 +305,7 @@ impl Machine {
             return Err(RejectReason::Job);
         }
         // Before all that concerns this process: whoever meant another one goes on looking for it.
-        if hello.to != me || name == me {
+        if hello.to != me || (name == me && !self.is_own_dial(hello)) {
             return Err(RejectReason::WrongProcess);
         }
         if self.stopped {
@@ -305,7 +328,8 @@ impl Machine {
                 _ => {}
             }
         }
-        let ghosts = self.ghosts.get(&(name, hello.class)).copied().unwrap_or(0);
+        let place = self.place(name, hello.class, true);
+        let ghosts = self.ghosts.get(&(name, place)).copied().unwrap_or(0);
         if self.accepting >= self.config.max_accepting || ghosts >= MAX_GHOSTS {
             return Err(RejectReason::Busy);
         }
@@ -318,7 +342,7 @@ impl Machine {
                     && hello.generation.wrapping_sub(c.generation).cast_signed() > 0
             })
         };
-        let link = self.peers.get(&name).and_then(|p| p.links.get(usize::from(hello.class)));
+        let link = self.peers.get(&name).and_then(|p| p.links.get(usize::from(place)));
         if let Some(link) = link {
             if link.dial.is_some() && self.wins(name) {
                 return Err(RejectReason::Crossing);
@@ -406,11 +430,17 @@ impl Machine {
         if size != Some(hello.buffer_size) || hello.depth < MIN_WINDOW {
             return Err(RejectReason::Limits);
         }
-        Ok(Agreed {
+        Ok(self.agreed(&hello))
+    }
+
+    /// What a connection is like after both sides have said what they want.
+    fn agreed(&self, hello: &Greeting) -> Agreed {
+        Agreed {
             peer_buffer_size: hello.buffer_size,
             peer_depth: hello.depth,
             generation: hello.generation,
-        })
+            first_lane: route::agree(self.config.credit_route, hello.route),
+        }
     }
 
     fn accept_done(&mut self, conn: ConnToken, outcome: Result<(), String>, now: Nanos) {
@@ -459,6 +489,7 @@ impl Machine {
             self.actions.push_back(Action::Gone { conn: old });
         }
         self.set_timer(name, class, None);
+        let class = self.class_of(class);
         self.actions.push_back(Action::HandOver { conn, name, class, role, agreed, announced });
     }
 
@@ -606,7 +637,8 @@ impl Machine {
 
     /// The link, made if the class exists.
     fn link_mut(&mut self, name: ProcName, class: u8) -> Option<&mut Link> {
-        let n = self.config.lanes.len();
+        let twice = if name == self.config.me { 2 } else { 1 };
+        let n = self.config.lanes.len() * twice;
         if usize::from(class) >= n || self.stopped {
             return None;
         }

@@ -2,7 +2,7 @@
 use super::*;
 use crate::names::SECOND;
 use crate::wire::{Greeting, RejectReason};
-use crate::{Config, LaneConfig};
+use crate::{Config, CreditRoute, LaneConfig};
 use std::collections::HashSet;
 
 const NAMES: [ProcName; 2] = [ProcName { job: 1, rank: 0 }, ProcName { job: 1, rank: 1 }];
@@ -318,6 +318,7 @@ fn greeting(from: usize, to: usize) -> Greeting {
         generation: 1,
         buffer_size: 256,
         depth: 4,
+        route: CreditRoute::OwnLane,
     }
 }
 
@@ -603,4 +604,38 @@ fn a_dial_is_given_up_when_the_peers_own_connect_stands() {
     let outcome = DialOutcome::Established(greeting(0, 1).encode());
     m.handle(Input::DialDone { conn: dialled, outcome }, 0);
     assert_eq!(m.poll_action(), None);
+}
+
+/// One machine connects to itself; what it says about its own dial and about others in its name.
+#[test]
+fn a_machine_connects_to_itself_and_to_no_other_of_its_name() {
+    let mut m = machine(|_| {});
+    let me = NAMES[1];
+    m.handle(Input::Announce { name: me, addrs: vec![addr(1)] }, 0);
+    assert_eq!(answer(&mut m, greeting(1, 1).encode()), Err(RejectReason::WrongProcess));
+    m.handle(Input::Want { name: me, class: 0 }, 0);
+    let Some(Action::Dial { conn: dial, data, .. }) = m.poll_action() else { panic!("no dial") };
+    let hello = Greeting::decode(&data).expect("a greeting");
+    let other = Greeting { generation: hello.generation + 1, ..hello };
+    assert_eq!(answer(&mut m, other.encode()), Err(RejectReason::WrongProcess));
+    let accept = answer(&mut m, data).expect("its own dial");
+    m.handle(Input::AcceptDone { conn: accept, outcome: Ok(()) }, 0);
+    m.handle(Input::DialDone { conn: dial, outcome: DialOutcome::Established(data) }, 0);
+    let mut ends = Vec::new();
+    while let Some(action) = m.poll_action() {
+        let Action::HandOver { conn, name, class, role, .. } = action else { panic!("{action:?}") };
+        assert_eq!((name, class), (me, 0));
+        ends.push((conn, role));
+    }
+    assert_eq!(ends, [(accept, Role::Acceptor), (dial, Role::Initiator)]);
+    assert_eq!((m.connections(), m.role(me, 0)), (2, Some(Role::Initiator)));
+    for (conn, role) in [(dial, Role::Initiator), (accept, Role::Acceptor)] {
+        m.handle(Input::Disconnected { conn }, 0);
+        assert_eq!(m.poll_action(), Some(Action::Gone { conn }), "{role:?}");
+        m.handle(Input::Hangup { conn }, 0);
+        assert_eq!(m.poll_action(), Some(Action::Drop { conn }), "{role:?}");
+    }
+    assert_eq!((m.connections(), m.role(me, 0)), (0, None));
+    m.handle(Input::Want { name: me, class: 1 }, 0);
+    assert!(matches!(m.poll_action(), Some(Action::Failed { class: 1, .. })));
 }

@@ -6,6 +6,7 @@ use crate::frag::{Fifo, Table};
 use crate::lane::{Frame, LaneAcct, NotSent, Refusal, transmit};
 use crate::names::{ConnToken, LaneId, Nanos, Role};
 use crate::port::{Port, Posted, Refused, RefusedWhy};
+use crate::route::FirstLane;
 use crate::stats::Stats;
 use crate::wire::{HelloInfo, Kind};
 use std::collections::VecDeque;
@@ -48,6 +49,12 @@ pub(super) struct Lane<S> {
     pub(super) first: First,
     /// Why the lane is over.
     pub(super) dead: Option<Cause>,
+    /// Credits that travel alone go on the peer's first lane.
+    pub(super) elsewhere: Option<FirstLane>,
+    /// It is in [`Io::elsewhere`].
+    pub(super) in_elsewhere: bool,
+    /// What it did. Goes to its peer when it is closed.
+    pub(super) stats: Stats,
     /// Rule 1 is broken: the other side may speak first.
     #[cfg(feature = "sabotage")]
     pub(super) lawless: bool,
@@ -139,6 +146,7 @@ pub(super) struct Io<P: Port> {
     pub(super) ops: Ops<P::Memory>,
     /// Rare events: everything but `Message`, and `Sent` and `Done` of what went well.
     pub(super) events: VecDeque<PortEvent<P>>,
+    /// What belongs to no peer, and what removed peers did.
     pub(super) stats: Stats,
     /// Messages that wait, of all peers.
     pub(super) queued: u32,
@@ -146,6 +154,8 @@ pub(super) struct Io<P: Port> {
     pub(super) hangups: Vec<LaneId>,
     /// Lanes on which the device refused something for the moment.
     pub(super) retry: Vec<LaneId>,
+    /// Lanes whose credits are to be told on the first lane of their peer.
+    pub(super) elsewhere: Vec<LaneId>,
     #[cfg(feature = "sabotage")]
     pub(super) sabotage: crate::config::Sabotage,
 }
@@ -198,9 +208,9 @@ impl<P: Port> Io<P> {
         match transmit(&mut lane.acct, &mut self.port, frame, slot) {
             Ok(posted) => {
                 lane.used = true;
-                self.stats.messages_sent += 1;
-                self.stats.bytes_sent += u64::from(frame.len);
-                self.stats.credits_piggybacked += u64::from(posted.told);
+                lane.stats.messages_sent += 1;
+                lane.stats.bytes_sent += u64::from(frame.len);
+                lane.stats.credits_piggybacked += u64::from(posted.told);
                 Ok(())
             }
             Err(NotSent::Refused(why, slot)) => {
@@ -237,11 +247,22 @@ impl<P: Port> Io<P> {
     /// Posts a control message if the rules, the lane's control slot and the device allow it.
     pub(super) fn post_control(&mut self, lane: &mut Lane<P::Slot>, kind: Kind) -> Option<Posted> {
         let mut slot = lane.ctl.take()?;
-        let addr = slot.as_ptr().addr();
         let len = match kind {
             Kind::HelloAck => lane.hello.put(&mut slot).unwrap_or(0),
             _ => 0,
         };
+        self.post_control_slot(lane, kind, len, slot)
+    }
+
+    /// The same with the payload, of `len` bytes, in the slot already.
+    pub(super) fn post_control_slot(
+        &mut self,
+        lane: &mut Lane<P::Slot>,
+        kind: Kind,
+        len: u32,
+        slot: P::Slot,
+    ) -> Option<Posted> {
+        let addr = slot.as_ptr().addr();
         match transmit(&mut lane.acct, &mut self.port, Frame { kind, tag: 0, len }, slot) {
             Ok(posted) => {
                 if let Some(frag) = self.frags.get_mut(lane.ctl_frag) {
@@ -294,14 +315,22 @@ impl<P: Port> Io<P> {
         }
         if lane.bye.wanted && pending.is_empty() && Self::is_quiet(lane) {
             if let Some(posted) = self.post_control(lane, Kind::Bye) {
-                self.stats.credits_piggybacked += u64::from(posted.told);
+                lane.stats.credits_piggybacked += u64::from(posted.told);
                 lane.bye.posted = true;
             }
-        } else if lane.acct.credits_due()
-            && let Some(posted) = self.post_control(lane, Kind::Credit)
-        {
-            self.stats.credit_only_sent += 1;
-            self.stats.credits_alone += u64::from(posted.told);
+        } else if lane.acct.credits_due() {
+            match lane.elsewhere {
+                None => self.tell_alone(lane),
+                Some(_) => self.tell_elsewhere_later(lane),
+            }
+        }
+    }
+
+    /// Sends what the lane owes in a message of its own, on it.
+    pub(super) fn tell_alone(&mut self, lane: &mut Lane<P::Slot>) {
+        if let Some(posted) = self.post_control(lane, Kind::Credit) {
+            lane.stats.credit_only_sent += 1;
+            lane.stats.credits_alone += u64::from(posted.told);
         }
     }
 
@@ -332,7 +361,7 @@ impl<P: Port> Io<P> {
 
     #[cold]
     fn recv_refused(&mut self, lane: &mut Lane<P::Slot>, refused: Refused<P::Slot>) {
-        self.stats.receives_refused += 1;
+        lane.stats.receives_refused += 1;
         match refused {
             Refused { why: RefusedWhy::Again, slot: Some(slot) } => {
                 lane.unposted.push(slot);
@@ -350,6 +379,7 @@ impl<P: Port> Io<P> {
     /// Tries again what the device refused.
     pub(super) fn retry(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) {
         lane.in_retry = false;
+        lane.stats.retries += 1;
         for slot in std::mem::take(&mut lane.unposted) {
             self.repost(lane, pending, slot);
         }

@@ -1,12 +1,13 @@
 //! How peers and lanes come and go.
 use super::io::{Bye, Cause, Due, First, Lane};
-use super::{Closing, Engine, Event, LaneEntry, PeerEntry, SendBuf};
+use super::{Closing, Engine, Event, LaneEntry, SendBuf};
 use crate::config::MAX_LANES;
 use crate::endpoint::{EARLY_ENDS, Endpoint, Link, State};
 use crate::error::{ConnectFault, Error, FaultKind, PeerFault};
 use crate::frag::{Fifo, Frag};
 use crate::names::{LaneId, Nanos, PeerId, ProcName, Role, SECOND};
 use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port, SetupQp};
+use crate::stats::Stats;
 use crate::wire::HelloInfo;
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
@@ -17,17 +18,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         {
             return Ok(endpoint.id);
         }
+        let index = self.free_entry()?;
         let limit = self.config.max_peers;
-        let index = match self.free_peers.pop() {
-            Some(index) => index,
-            None if self.peers.len() as u64 >= u64::from(limit) => {
-                return Err(Error::TooManyPeers { limit });
-            }
-            None => {
-                self.peers.push(PeerEntry { generation: 0, endpoint: None });
-                self.peers.len() as u32 - 1
-            }
-        };
         let Some(entry) = self.peers.get_mut(index as usize) else {
             return Err(Error::TooManyPeers { limit });
         };
@@ -51,7 +43,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
     }
 
-    fn endpoint_at(&mut self, index: u32) -> Option<&mut Endpoint> {
+    pub(super) fn endpoint_at(&mut self, index: u32) -> Option<&mut Endpoint> {
         self.peers.get_mut(index as usize)?.endpoint.as_mut()
     }
 
@@ -128,19 +120,22 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     fn lane_up(&mut self, up: LaneUp<P::Qp>) {
-        self.end_replaced(up.name, up.class);
+        let mirror = self.is_for_mirror(&up);
+        self.end_replaced(up.name, up.class, mirror);
         let known = self.names.contains_key(&up.name);
         // One that was announced and is not known was removed meanwhile.
         let refuse = !known && (up.announced || self.closing != Closing::No);
-        let peer = if refuse { Err(Error::Closing) } else { self.peer_named(up.name) };
+        let peer = match refuse {
+            true => Err(Error::Closing),
+            false if mirror => self.mirror_peer(),
+            false => self.peer_named(up.name),
+        };
         let usable = peer.ok().filter(|peer| {
             let Some(endpoint) = self.endpoint_mut(*peer) else { return false };
             match endpoint.state {
                 State::Open => usize::from(up.class) < endpoint.classes.len(),
-                State::Closing(_) => endpoint
-                    .classes
-                    .get(usize::from(up.class))
-                    .is_some_and(|class| !class.pending.is_empty()),
+                // What waits may be for another lane, which comes after this one.
+                State::Closing(_) => endpoint.waiting() > 0,
                 State::Failed(_) => false,
             }
         });
@@ -159,8 +154,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// The connection manager has one connection per lane: when there is a newer one, the older
     /// is gone. Its end may be the end of the peer too, so this comes before all else.
-    fn end_replaced(&mut self, name: ProcName, class: u8) {
-        let Some(index) = self.names.get(&name).copied() else { return };
+    fn end_replaced(&mut self, name: ProcName, class: u8, mirror: bool) {
+        let named = self.names.get(&name).copied();
+        let Some(index) = (if mirror { self.mirror } else { named }) else { return };
         let Some(endpoint) = self.endpoint_at(index) else { return };
         let link = endpoint.classes.get(usize::from(class)).map(|c| c.link);
         if let Some(Link::Up(old)) = link {
@@ -210,6 +206,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             in_retry: false,
             first: First::NoLimit,
             dead: None,
+            elsewhere: up.agreed.first_lane.filter(|_| class > 0),
+            in_elsewhere: false,
+            stats: Stats { lanes_up: 1, ..Stats::default() },
             #[cfg(feature = "sabotage")]
             lawless: self.config.sabotage.acceptor_sends_at_once,
             #[cfg(feature = "sabotage")]
@@ -226,7 +225,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             lane.first = First::NotArmed;
             self.arm_timers();
         }
-        self.io.stats.lanes_up += 1;
+        if lane.elsewhere.is_some() {
+            self.io.elsewhere.reserve(1);
+        }
         self.conns.insert(conn, id);
         if let Some(entry) = self.lanes.get_mut(id.index()) {
             entry.lane = Some(lane);
@@ -311,6 +312,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let retry = early && (ends < EARLY_ENDS || endpoint.waiting() == 0);
         let removed = endpoint.is_closing();
         let said_bye = lane.bye.heard && (lost == 0) && (lane.bye.posted || waiting == 0);
+        if self.is_mirror(index) {
+            self.mirror_lane_over(index, lane);
+            return;
+        }
         let kind = match cause {
             Cause::Protocol(fault) => FaultKind::Protocol(fault),
             _ if removed || retry || said_bye => {
@@ -332,7 +337,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// Takes a lane out of all tables and destroys its queue pair. Its messages are on its lists,
     /// each with its buffer if the device let it go.
-    fn take_lane(&mut self, id: LaneId) -> Option<Lane<P::Slot>> {
+    pub(super) fn take_lane(&mut self, id: LaneId) -> Option<Lane<P::Slot>> {
         let entry = self.lanes.get_mut(id.index())?;
         if entry.generation != id.generation {
             return None;
@@ -342,7 +347,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         self.free_lanes.push(id.index);
         self.conns.remove(&lane.conn);
         let io = &mut self.io;
-        io.stats.lanes_closed += 1;
+        lane.stats.lanes_closed += 1;
         for slot in io.port.close(id) {
             let owner = io.frags.find(&lane.inflight, slot.as_ptr().addr());
             match owner.filter(|i| *i != lane.ctl_frag).and_then(|i| io.frags.get_mut(i)) {
@@ -368,6 +373,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         io.frags.remove(lane.ctl_frag);
         self.cm.request(CmRequest::Disconnect { conn: lane.conn });
         let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
+        endpoint.stats += std::mem::take(&mut lane.stats);
         let class = endpoint.classes.get_mut(usize::from(lane.class))?;
         if class.link == Link::Up(id) {
             class.link = Link::Idle;
@@ -376,7 +382,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     /// Completes the messages of a closed lane upward, and with `fault` those that wait too.
-    fn end_messages(&mut self, index: u32, mut lane: Lane<P::Slot>, fault: Option<FaultKind>) {
+    pub(super) fn end_messages(
+        &mut self,
+        index: u32,
+        mut lane: Lane<P::Slot>,
+        fault: Option<FaultKind>,
+    ) {
         let kind = fault.clone().unwrap_or(FaultKind::Removed);
         self.fail_list(index, &mut lane.failed, &kind);
         if let Some(kind) = fault {
@@ -425,19 +436,26 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if matches!(endpoint.state, State::Failed(_)) {
             return;
         }
+        if self.is_mirror(index) {
+            self.end_all(index, &kind);
+            self.finish_peer_if_done(index);
+            return;
+        }
+        let Some(endpoint) = self.endpoint_at(index) else { return };
         let (id, name, closing) = (endpoint.id, endpoint.name, endpoint.is_closing());
         let fault = PeerFault { peer: name, kind: kind.clone() };
         if let Some(lane) = ended {
             self.end_messages(index, lane, Some(kind.clone()));
         }
         self.end_all(index, &kind);
+        self.mirror_fails_too(name);
         if closing {
             self.finish_peer_if_done(index);
             return;
         }
         let Some(endpoint) = self.endpoint_at(index) else { return };
         endpoint.state = State::Failed(fault.clone());
-        self.io.stats.peers_failed += 1;
+        endpoint.stats.peers_failed += 1;
         self.cm.request(CmRequest::Forget { name });
         self.io.events.push_back(Event::PeerFailed { peer: id, fault });
     }
@@ -485,14 +503,16 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     /// Forgets a peer that is being closed, once it has no lane and nothing waits.
-    fn finish_peer_if_done(&mut self, index: u32) {
+    pub(super) fn finish_peer_if_done(&mut self, index: u32) {
         let Some(endpoint) = self.endpoint_at(index) else { return };
         if endpoint.is_closing() && endpoint.has_no_lane() && endpoint.waiting() == 0 {
             let name = endpoint.name;
             let connecting = endpoint.classes.iter().filter(|c| c.link == Link::Connecting);
             let connecting = connecting.count() as u32;
             self.connecting = self.connecting.saturating_sub(connecting);
-            self.cm.request(CmRequest::Forget { name });
+            if !self.is_mirror(index) {
+                self.cm.request(CmRequest::Forget { name });
+            }
             self.free_peer(index);
         }
     }
@@ -501,8 +521,16 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let Some(entry) = self.peers.get_mut(index as usize) else { return };
         let Some(endpoint) = entry.endpoint.take() else { return };
         entry.generation = entry.generation.wrapping_add(1);
-        self.names.remove(&endpoint.name);
+        self.io.stats += endpoint.stats;
         self.free_peers.push(index);
+        if self.is_mirror(index) {
+            self.mirror = None;
+        } else {
+            self.names.remove(&endpoint.name);
+            if endpoint.name == self.config.me {
+                self.close_mirror();
+            }
+        }
         self.stop_cm_if_done();
     }
 
@@ -520,7 +548,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     fn stop_cm_if_done(&mut self) {
-        if self.closing == Closing::Peers && self.names.is_empty() {
+        if self.closing == Closing::Peers && self.names.is_empty() && self.mirror.is_none() {
             let deadline = self.now.saturating_add(self.config.t_close);
             self.closing = Closing::Cm { deadline };
             self.next_timer = self.next_timer.min(deadline);
@@ -531,7 +559,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Something has a deadline that is not set yet: that is done once the clock has moved. A
     /// coarse clock may still show the time before the application's last long computation, and a
     /// deadline counted from there would be over before it began.
-    fn arm_timers(&mut self) {
+    pub(super) fn arm_timers(&mut self) {
         self.next_timer = self.next_timer.min(self.now.saturating_add(1));
     }
 
@@ -594,7 +622,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 }
 
 /// The lanes of a peer that are up.
-fn lanes_of(endpoint: &Endpoint) -> [Option<LaneId>; MAX_LANES] {
+pub(super) fn lanes_of(endpoint: &Endpoint) -> [Option<LaneId>; MAX_LANES] {
     let mut lanes = [None; MAX_LANES];
     for (to, class) in lanes.iter_mut().zip(&endpoint.classes) {
         if let Link::Up(id) = class.link {

@@ -4,7 +4,7 @@ use super::{Engine, Event, PortEvent, RecvBuf, SendBuf};
 use crate::error::ProtocolFault;
 use crate::names::{LaneId, Role};
 use crate::port::{Cm, Completion, Op, Port, Status};
-use crate::wire::{HEADER, Header, Kind};
+use crate::wire::{HEADER, Header, Kind, LaneCredit};
 
 /// What a received message means for the engine.
 enum Verdict {
@@ -16,6 +16,8 @@ enum Verdict {
     Heard,
     /// A fence was answered: otherwise a control message.
     Fenced,
+    /// Credits of another lane.
+    Elsewhere(LaneCredit),
 }
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
@@ -132,8 +134,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Verdict::Deliver(header) => {
                 let len = header.len as usize;
                 lane.used = true;
-                io.stats.messages_received += 1;
-                io.stats.bytes_received += u64::from(header.len);
+                lane.stats.messages_received += 1;
+                lane.stats.bytes_received += u64::from(header.len);
                 if header.credits > 0 && io.may_pump_on_grant() {
                     io.pump(lane, pending);
                 }
@@ -160,6 +162,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 let (lane, endpoint, io) = self.parts(id)?;
                 io.pump(lane, &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending);
                 event
+            }
+            Verdict::Elsewhere(told) => {
+                self.told_elsewhere(id, told, slot);
+                None
             }
             Verdict::Heard => {
                 io.repost(lane, pending, slot);
@@ -220,9 +226,15 @@ fn judge<S>(lane: &mut Lane<S>, slot: &[u8], len: usize) -> Result<Verdict, Prot
             Ok(Verdict::Control)
         }
         Kind::FenceAck => Ok(Verdict::Fenced),
+        Kind::LaneCredit if lane.class == 0 => {
+            let payload = slot.get(HEADER..HEADER + header.len as usize).unwrap_or(&[]);
+            Ok(Verdict::Elsewhere(LaneCredit::parse(payload)?))
+        }
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => Ok(Verdict::Control),
-        Kind::Hello | Kind::HelloAck => Err(ProtocolFault::Unexpected { got: name(header.kind) }),
+        Kind::Hello | Kind::HelloAck | Kind::LaneCredit => {
+            Err(ProtocolFault::Unexpected { got: name(header.kind) })
+        }
     }
 }
 
@@ -256,6 +268,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::Bye => "Bye",
         Kind::Fence => "a fence",
         Kind::FenceAck => "an answer to a fence",
+        Kind::LaneCredit => "credits for another lane",
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => "stray credits",
     }

@@ -7,6 +7,7 @@ use crate::frag::{Fifo, Frag};
 use crate::names::{LaneId, PeerId, ProcName};
 use crate::port::{Cm, Port, RefusedWhy, RmaRefused};
 use crate::rma::{Atomic, MAX_LEN, RemoteRange, RmaCaps, RmaError, RmaErrorKind, RmaPost, Verb};
+use crate::stats::Stats;
 use crate::wire::Kind;
 
 /// An operation under way.
@@ -81,10 +82,7 @@ impl<P: Port> Io<P> {
         let Op { memory, what, peer, name, .. } = self.ops.remove(addr)?;
         let result = result.map_err(|kind| PeerFault { peer: name, kind });
         Some(match what {
-            What::Fence => {
-                self.stats.fences += u64::from(result.is_ok());
-                Event::Fenced { peer, cookie, result }
-            }
+            What::Fence => Event::Fenced { peer, cookie, result },
             What::Verb(_) => Event::Done { peer, cookie, memory, result },
         })
     }
@@ -121,7 +119,10 @@ impl<P: Port> Io<P> {
                 self.end_op_later(i, Err(FaultKind::NoReads));
             }
             What::Verb(_) => self.frags.push(&mut lane.rma, i),
-            What::Fence if self.port.rma_caps().placed => self.end_op_later(i, Ok(())),
+            What::Fence if self.port.rma_caps().placed => {
+                lane.stats.fences += 1;
+                self.end_op_later(i, Ok(()));
+            }
             // The peer has said its last word: nobody would answer. It fails when the lane is closed.
             What::Fence if lane.bye.heard => self.frags.push(&mut lane.failed, i),
             What::Fence => self.frags.push(&mut lane.fences, i),
@@ -132,7 +133,7 @@ impl<P: Port> Io<P> {
     /// A fence: everything before it is done here. Where that says nothing of the peer, the peer is asked.
     fn pump_fence(&mut self, lane: &mut Lane<P::Slot>) -> Step {
         if lane.rma_posted > 0 {
-            self.stats.stalls.fence += 1;
+            lane.stats.stalls.fence += 1;
             return Step::Waits;
         }
         if self.port.rma_caps().placed || lane.bye.heard {
@@ -140,7 +141,7 @@ impl<P: Port> Io<P> {
         }
         match self.post_control(lane, Kind::Fence) {
             Some(posted) => {
-                self.stats.credits_piggybacked += u64::from(posted.told);
+                lane.stats.credits_piggybacked += u64::from(posted.told);
                 Step::Gone
             }
             None => Step::Waits,
@@ -155,7 +156,7 @@ impl<P: Port> Io<P> {
         let Some(op) = self.op(i) else { return Step::Waits };
         if op.piece > 0 {
             // Memory has one owner: the next piece goes when this one is back.
-            self.stats.stalls.fence += 1;
+            lane.stats.stalls.fence += 1;
             return Step::Waits;
         }
         let left = op.remote.len.saturating_sub(op.done);
@@ -165,7 +166,7 @@ impl<P: Port> Io<P> {
         let permit = match lane.acct.admit_rma(verb.reads()) {
             Ok(permit) => permit,
             Err(why) => {
-                self.stats.stalls.count(&super::io::Wait::Rule(why));
+                lane.stats.stalls.count(&super::io::Wait::Rule(why));
                 return Step::Waits;
             }
         };
@@ -182,25 +183,10 @@ impl<P: Port> Io<P> {
                 if len < left {
                     return Step::Waits;
                 }
-                self.count_op(verb, post.offset + len);
+                count_op(&mut lane.stats, verb, post.offset + len);
                 Step::Gone
             }
             Err(refused) => self.rma_refused(lane, i, refused),
-        }
-    }
-
-    fn count_op(&mut self, verb: Verb, len: u64) {
-        let stats = &mut self.stats;
-        match verb {
-            Verb::Put => {
-                stats.puts += 1;
-                stats.bytes_put += len;
-            }
-            Verb::Get => {
-                stats.gets += 1;
-                stats.bytes_got += len;
-            }
-            Verb::Atomic(_) => stats.atomics += 1,
         }
     }
 
@@ -217,7 +203,7 @@ impl<P: Port> Io<P> {
         }
         match why {
             RefusedWhy::Again if !kept => {
-                self.stats.stalls.device += 1;
+                lane.stats.stalls.device += 1;
                 self.retry_later(lane);
             }
             // What the device kept comes back when the lane is closed.
@@ -251,12 +237,12 @@ impl<P: Port> Io<P> {
         if lane.due.hello_ack() {
             // Nothing goes before the answer to the Hello.
             let Some(posted) = self.post_control(lane, Kind::HelloAck) else { return false };
-            self.stats.credits_piggybacked += u64::from(posted.told);
+            lane.stats.credits_piggybacked += u64::from(posted.told);
             lane.due.set_hello_ack(false);
         }
         while lane.due.fences() {
             let Some(posted) = self.post_control(lane, Kind::FenceAck) else { break };
-            self.stats.credits_piggybacked += u64::from(posted.told);
+            lane.stats.credits_piggybacked += u64::from(posted.told);
             lane.due.fence_answered();
         }
         true
@@ -414,7 +400,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             c.pending = pending;
         }
         let Link::Up(id) = link else {
-            self.io.stats.stalls.connect += 1;
+            if let Some(endpoint) = self.endpoint_mut(peer) {
+                endpoint.stats.stalls.connect += 1;
+            }
             self.connect(peer.index, class);
             return Ok(Sent::Queued);
         };
@@ -491,7 +479,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     pub(super) fn fence_answered(&mut self, id: LaneId) -> Option<PortEvent<P>> {
         let (lane, _, io) = self.parts(id)?;
         match io.frags.pop(&mut lane.fences) {
-            Some(i) => io.end_op(i, Ok(())),
+            Some(i) => {
+                lane.stats.fences += 1;
+                io.end_op(i, Ok(()))
+            }
             None => {
                 let fault = ProtocolFault::Unexpected { got: "answer to a fence" };
                 io.kill(lane, Cause::Protocol(fault));
@@ -499,6 +490,20 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 None
             }
         }
+    }
+}
+
+fn count_op(stats: &mut Stats, verb: Verb, len: u64) {
+    match verb {
+        Verb::Put => {
+            stats.puts += 1;
+            stats.bytes_put += len;
+        }
+        Verb::Get => {
+            stats.gets += 1;
+            stats.bytes_got += len;
+        }
+        Verb::Atomic(_) => stats.atomics += 1,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Choosing a device port: up, and with an address that peers can connect to.
 use super::error::OpenError;
+use crate::port::PortInfo;
 use rdma_cm::LocalAddress;
-use rdma_safe::{Context, Device, ErrorKind};
+use rdma_safe::{Caps, Context, Device, ErrorKind, Transport};
 use std::net::{IpAddr, SocketAddr};
 
 /// Completions of one completion queue unless [`Selection::cq_depth`] says otherwise: enough for
@@ -23,12 +24,20 @@ pub struct Selection {
     /// Most completions of one completion queue; cut to what the device can. More queues are made
     /// as peers come.
     pub cq_depth: u32,
+    /// Whether the device works off receives behind the sends of the same queue pair; `None`: as the quirk table says.
+    pub shared_work_queue: Option<bool>,
 }
 
 impl Default for Selection {
     fn default() -> Self {
-        let cq_depth = DEFAULT_CQ_DEPTH;
-        Selection { device: None, port: None, addr: None, listen_port: 0, cq_depth }
+        Selection {
+            device: None,
+            port: None,
+            addr: None,
+            listen_port: 0,
+            cq_depth: DEFAULT_CQ_DEPTH,
+            shared_work_queue: None,
+        }
     }
 }
 
@@ -50,6 +59,22 @@ impl PortChoice {
     /// The device's port, from 1.
     pub fn port(&self) -> u8 {
         self.port
+    }
+
+    /// What the port is, for whoever has to decide before it is open, as about a credit route
+    /// ([`CreditRoute::check`](crate::CreditRoute::check)).
+    pub fn info(&self, selection: &Selection) -> PortInfo {
+        let context = &self.context;
+        let transport = context.transport();
+        let table = context.caps().contains(Caps::SHARED_WORK_QUEUE);
+        let no_loopback = context.loopback().is_no().then(|| context.loopback_reason());
+        PortInfo {
+            device: format!("{}:{}", context.name(), self.port),
+            transport: text_of(transport),
+            iwarp: transport.is_iwarp(),
+            shared_work_queue: selection.shared_work_queue.unwrap_or(table),
+            no_loopback,
+        }
     }
 
     /// The addresses peers can connect to, IPv4 first.
@@ -171,6 +196,15 @@ impl Search<'_> {
             return;
         }
         self.found.push(PortChoice { context: context.clone(), port, addrs: mine });
+    }
+}
+
+fn text_of(transport: Transport) -> String {
+    match transport {
+        Transport::Ib => "InfiniBand".to_owned(),
+        Transport::Roce => "RoCE".to_owned(),
+        iwarp if iwarp.is_iwarp() => "iWARP".to_owned(),
+        other => format!("{other:?}"),
     }
 }
 

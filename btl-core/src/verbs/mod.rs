@@ -112,6 +112,12 @@ pub fn open_port(
 ) -> Result<(VerbsPort, VerbsCm, Published), OpenError> {
     config.validate()?;
     let context = &choice.context;
+    // What the user says about loopback goes into the context, which the dialers and the caller ask.
+    rdma_cm::LoopbackPolicy::from_env()?.refine(context);
+    let info = choice.info(selection);
+    if !config.force_credit_route {
+        config.credit_route.check(&info).map_err(crate::error::Error::from)?;
+    }
     let device = || context.name().to_owned();
     let refused = |source| OpenError::Device { device: device(), source };
     let pd = context.alloc_pd().map_err(refused)?;
@@ -119,12 +125,10 @@ pub fn open_port(
     let workshop = Arc::new(Workshop::new(config, pd.clone(), depth).map_err(refused)?);
     let bytes = config.lanes.iter().map(|l| l.buffer_size as usize * l.send_slots as usize).sum();
     let max_message = context.port(choice.port).map_err(refused)?.max_msg_sz;
-    let port = VerbsPort::new(Arc::clone(&workshop), &pd, max_message);
+    let port = VerbsPort::new(Arc::clone(&workshop), &pd, info, max_message);
     let port = port.map_err(|source| OpenError::Memory { device: device(), bytes, source })?;
 
     let mut channel = EventChannel::new()?;
-    // What the user says about loopback goes into the context, which the dialers and the caller ask.
-    rdma_cm::LoopbackPolicy::from_env()?.refine(context);
     let waker = channel.waker()?;
     let listeners = listen(&mut channel, &choice.addrs, selection.listen_port)?;
     let addrs: Vec<SocketAddr> = listeners.iter().map(rdma_cm::Listener::local_addr).collect();

@@ -5,7 +5,9 @@ use super::workshop::Workshop;
 use crate::error::PortError;
 use crate::lane::{RmaPermit, RmaPosted, SendPermit};
 use crate::names::LaneId;
-use crate::port::{Completion, Op, Port, Posted, Refused, RefusedWhy, RmaRefused, SetupQp, Status};
+use crate::port::{
+    Completion, Op, Port, PortInfo, Posted, Refused, RefusedWhy, RmaRefused, SetupQp, Status,
+};
 use crate::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use rdma_safe::{
     Error, PollGroup, PostError, ProtectionDomain, QpKey, QueuePair, SendFlags, Slot, WcStatus, Why,
@@ -71,6 +73,7 @@ pub struct VerbsPort {
     /// What is left to report of a group that failed.
     failed: VecDeque<Completion<Slot>>,
     nudges: Nudges,
+    info: PortInfo,
     max_inline: usize,
     pub(super) rma: Rma,
     pub(super) workshop: Arc<Workshop>,
@@ -101,6 +104,7 @@ impl VerbsPort {
     pub(super) fn new(
         workshop: Arc<Workshop>,
         pd: &ProtectionDomain,
+        info: PortInfo,
         max_message: u32,
     ) -> rdma_safe::Result<Self> {
         let mut pools = Vec::new();
@@ -114,6 +118,7 @@ impl VerbsPort {
             pools,
             failed: VecDeque::new(),
             nudges: Nudges::default(),
+            info,
             max_inline: 0,
             rma: Rma::new(workshop.context(), max_message),
             workshop,
@@ -331,6 +336,10 @@ impl Port for VerbsPort {
 
     fn max_inline(&self) -> usize {
         self.max_inline
+    }
+
+    fn info(&self) -> PortInfo {
+        self.info.clone()
     }
 
     #[inline]

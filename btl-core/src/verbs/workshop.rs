@@ -17,6 +17,9 @@ const CONTROL: usize = 128;
 const CONTROL_CHUNK: usize = 64;
 /// Lanes for which receives are registered at a time, at most.
 const LANES_PER_CHUNK: usize = 16;
+/// Not more of them than one for so many lanes that have their receives: what is pinned and not used stays small beside
+/// what is.
+const LANES_PER_SPARE: usize = 8;
 /// Most completion queues of a port.
 const MAX_QUEUES: usize = 4096;
 /// Sends up to this many bytes go inline where the device can.
@@ -43,8 +46,8 @@ struct Queues {
 struct Buffers {
     receives: Vec<Vec<Slot>>,
     control: Vec<Slot>,
-    /// Lanes whose receives the next registration of a class holds.
-    chunk: Vec<usize>,
+    /// Lanes whose receives are registered, by class.
+    lanes: Vec<usize>,
 }
 
 impl Workshop {
@@ -69,7 +72,7 @@ impl Workshop {
             buffers: Mutex::new(Buffers {
                 receives: (0..classes).map(|_| Vec::new()).collect(),
                 control: Vec::new(),
-                chunk: vec![1; classes],
+                lanes: vec![0; classes],
             }),
         })
     }
@@ -156,13 +159,14 @@ impl Workshop {
         let class = usize::from(class);
         let size = self.config.lanes.get(class).map_or(0, |l| l.buffer_size as usize);
         let mut buffers = lock(&self.buffers);
-        let Buffers { receives, chunk, .. } = &mut *buffers;
-        let (Some(free), Some(lanes)) = (receives.get_mut(class), chunk.get_mut(class)) else {
+        let Buffers { receives, lanes, .. } = &mut *buffers;
+        let (Some(free), Some(lanes)) = (receives.get_mut(class), lanes.get_mut(class)) else {
             return Ok(Vec::new());
         };
         if free.len() < n {
-            free.extend(self.pd.slots(size, n.saturating_mul(*lanes))?);
-            *lanes = (*lanes * 2).min(LANES_PER_CHUNK);
+            let more = (*lanes / LANES_PER_SPARE).clamp(1, LANES_PER_CHUNK);
+            free.extend(self.pd.slots(size, n.saturating_mul(more))?);
+            *lanes += more;
         }
         let keep = free.len().saturating_sub(n);
         Ok(free.split_off(keep))

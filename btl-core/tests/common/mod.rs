@@ -4,7 +4,7 @@ pub mod rma;
 
 use btl_core::config::Config;
 use btl_core::connect::{Action, DialOutcome, Input, Machine};
-use btl_core::error::PortError;
+use btl_core::error::{Error, PortError};
 use btl_core::lane::{RmaPermit, RmaPosted, SendPermit};
 use btl_core::port::*;
 use btl_core::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
@@ -69,6 +69,8 @@ pub struct Net {
     pub pooled: Vec<usize>,
     pub stopped: Vec<bool>,
     pub rma: Rma,
+    /// What the ports say they are.
+    pub info: PortInfo,
 }
 
 impl Net {
@@ -269,6 +271,9 @@ impl Port for LoopPort {
         if let Some(class) = self.sizes.iter().position(|size| *size + 1 == slot.len()) {
             self.pools[class].push(slot);
         }
+    }
+    fn info(&self) -> PortInfo {
+        self.net.borrow().info.clone()
     }
     fn rma_caps(&self) -> RmaCaps {
         self.net.borrow().rma.caps
@@ -477,6 +482,10 @@ pub fn net(sides: usize) -> Shared {
 }
 
 pub fn engine(net: &Shared, side: usize, config: Config) -> Eng {
+    try_engine(net, side, config).expect("valid")
+}
+
+pub fn try_engine(net: &Shared, side: usize, config: Config) -> Result<Eng, Error> {
     let sizes: Vec<usize> = config.lanes.iter().map(|l| l.buffer_size as usize).collect();
     let pool = |l: &LaneConfig| {
         let size = l.buffer_size as usize + 1;
@@ -506,7 +515,22 @@ pub fn engine(net: &Shared, side: usize, config: Config) -> Eng {
         requests: BTreeMap::new(),
         events: VecDeque::new(),
     };
-    Engine::new(config, port, cm).expect("valid")
+    Engine::new(config, port, cm)
+}
+
+/// Two engines that know each other, with settings of their own.
+pub fn two_with(change: impl Fn(usize, &mut Config)) -> (Shared, Vec<Eng>) {
+    let net = net(2);
+    let make = |side| {
+        let mut config = config(side);
+        change(side, &mut config);
+        engine(&net, side, config)
+    };
+    let mut all = vec![make(0), make(1)];
+    for (side, engine) in all.iter_mut().enumerate() {
+        engine.add_peer(name(1 - side), &[addr(1 - side)]).expect("added");
+    }
+    (net, all)
 }
 
 /// `n` engines that know each other.

@@ -159,7 +159,7 @@ impl Node {
     }
 
     pub fn report(&mut self) -> String {
-        let stats = *self.engine.stats();
+        let stats = self.engine.stats();
         let cm = self.engine.cm_mut().stats();
         let credits: Vec<_> =
             self.peers.iter().map(|p| [0, 1].map(|c| self.engine.credits(*p, c))).collect();

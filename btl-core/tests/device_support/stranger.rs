@@ -78,6 +78,7 @@ pub fn greeting(rank: u32, config: &Config) -> Greet {
         generation: 1,
         buffer_size: lane.buffer_size,
         depth: lane.depth,
+        route: config.credit_route,
     }
     .encode()
 }

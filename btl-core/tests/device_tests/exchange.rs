@@ -73,7 +73,7 @@ fn run(messages: u64, cq_depth: u32, queues: usize) {
     other.say("go");
     exchange(&mut node, peer, messages);
     assert_eq!(node.engine.port().queues(), queues);
-    let stats = *node.engine.stats();
+    let stats = node.engine.stats();
     assert_eq!(stats.messages_received, messages + messages / 100);
     assert_eq!(stats.peers_failed, 0);
     node.close();

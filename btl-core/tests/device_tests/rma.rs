@@ -251,7 +251,7 @@ pub(crate) fn gets_beyond_the_limit() {
         sink.copy_out(0, &mut bytes).unwrap_or_else(|e| die(&e.to_string()));
         assert!(check(&bytes, 0, n), "get {n}");
     }
-    let stats = *talk.node.engine.stats();
+    let stats = talk.node.engine.stats();
     assert_eq!((stats.gets, stats.bytes_got), (200, 200 * EACH as u64));
     assert!(stats.stalls.send_queue + stats.stalls.reads > 0, "{stats:?}");
     talk.end();
