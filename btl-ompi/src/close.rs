@@ -73,7 +73,7 @@ fn report(inner: &Inner) {
     let stats = inner.engine.stats();
     let stalls = &stats.stalls;
     say(format_args!(
-        "{}: sent {} messages ({} B), received {} ({} B), put {} ({} B), got {} ({} B), {} atomics, \
+        "{}: sent {} messages ({} B), received {} ({} B), put {} ({} B), got {} ({} B), atomics {}, \
          {} lanes, credits {} with messages and {} alone; waited for: connect {}, first message {}, credits {}, send queue {}",
         inner.about.name,
         stats.messages_sent,

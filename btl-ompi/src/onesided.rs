@@ -176,6 +176,10 @@ unsafe fn start(rail: &Rail, request: Request) -> c_int {
     // SAFETY: by the contract.
     let memory = unsafe { memory::slice(whom.handle, whom.local, size) };
     let (Some(theirs), Some(memory)) = (theirs, memory) else {
+        if matches!(verb, Verb::Atomic(_)) || remote_handle.is_null() || whom.handle.is_null() {
+            // osc/rdma asks for operations on memory of its own process without a handle, and then does them itself.
+            return abi::ERR_NOT_SUPPORTED;
+        }
         // Either side could not register its memory, and Open MPI is to copy. ob1 gives back all that it has for the
         // operation only when it is taken and fails, not when it is refused.
         let taken = rail.with(|inner| inner.ops.add_impossible(whom));

@@ -71,7 +71,7 @@ impl Job {
         let numbers = self.stderr.lines().filter_map(|line| {
             let (_, report) = line.split_once("btl:verbs: fake0:1")?;
             let (_, number) = report.split_once(word)?;
-            number.split(' ').next()?.parse::<u64>().ok()
+            number.split([' ', ',']).next()?.parse::<u64>().ok()
         });
         numbers.sum()
     }
@@ -225,6 +225,21 @@ fn limits_of_one_read_are_kept() {
     let parameters = [("btl_verbs_flags", "send,get"), ("btl_verbs_get_limit", "100000")];
     let job = large(&parameters, SHORT, false, true);
     assert!(job.carried(", got ") > 150, "reads of 100000 bytes at most\n{}", job.stderr);
+}
+
+/// As iWARP, which has no atomics: Open MPI takes another way by itself.
+#[test]
+fn windows_by_messages() {
+    let job = succeeds(2, &[("osc", "^ucx")], "windows", &["--iters", "5"]);
+    assert_eq!(job.carried(", atomics "), 0, "{}", job.stderr);
+}
+
+/// As RoCE.
+#[test]
+fn windows_by_atomics() {
+    let parameters = [("osc", "rdma"), ("BTL_VERBS_FAKE", "roce")];
+    let job = succeeds(2, &parameters, "windows", &["--iters", "5"]);
+    assert!(job.carried(", atomics ") > 0, "{}", job.stderr);
 }
 
 /// Where memory cannot be registered, messages are copied; each process says so once.

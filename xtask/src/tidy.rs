@@ -24,6 +24,7 @@ const UNSAFE: &[&str] = &[
     "bench/",
     "xtask/",
     "btl-core/tests/alloc.rs",
+    "btl-core/tests/device_own.rs",
     "btl-core/tests/device_tests/foreign.rs",
     "btl-core/tests/memory.rs",
 ];

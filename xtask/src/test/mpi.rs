@@ -10,6 +10,7 @@ use crate::demo::mpi::{Programs, probe};
 use crate::guest::{Device, Job, KERNEL_TROUBLE, Outcome};
 
 /// One run of a program.
+#[derive(Clone, Copy)]
 struct Case {
     program: &'static str,
     args: &'static [&'static str],
@@ -32,6 +33,7 @@ enum Carried {
 
 const PUT: &str = "put ";
 const GOT: &str = "got ";
+const ATOMICS: &str = "atomics ";
 
 const CASES: &[Case] = &[
     plain("ring", &[], 4, 180),
@@ -75,6 +77,15 @@ const LARGE_RXE: &[Case] = &[
     large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]),
     large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)]),
 ];
+
+/// Windows: by the device's atomics where it has them, else by messages; Open MPI chooses.
+const WINDOWS: &[&str] = &["--iters", "10"];
+const WINDOWS_SIW: Case = plain("windows", WINDOWS, 2, 120);
+const WINDOWS_RXE: Case = Case {
+    mca: &[("osc", "rdma")],
+    carried: &[Carried::Some(ATOMICS)],
+    ..plain("windows", WINDOWS, 2, 120)
+};
 
 /// Short messages are read, long ones put in a pipeline, their ends sent.
 const SMALL_PIPELINE: &[(&str, &str)] = &[
@@ -126,9 +137,13 @@ pub(super) const BROKEN: &[&str] = &["TERMINATE", "terminate"];
 pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
     let programs = Programs::build()?;
     let mut count = Count::default();
-    let large = if device == Device::Rxe { LARGE_RXE } else { LARGE_SIW };
-    let here = CASES.iter().chain(large).map(|case| (Place::Here, case));
-    let across = ACROSS.iter().map(|case| (Place::Across, case));
+    let (large, windows) = match device {
+        Device::Rxe => (LARGE_RXE, WINDOWS_RXE),
+        _ => (LARGE_SIW, WINDOWS_SIW),
+    };
+    let four = Case { ranks: 4, ..windows };
+    let here = CASES.iter().chain(large).chain([&windows]).map(|case| (Place::Here, case));
+    let across = ACROSS.iter().chain([&four]).map(|case| (Place::Across, case));
     let cable = BAD_CABLE.iter().map(|case| (Place::BadCable, case));
     for (place, case) in here.chain(across).chain(cable) {
         let soak = bench.soak && case.program == "stress";
@@ -210,7 +225,7 @@ impl Carried {
         let numbers =
             reports.lines().filter(|line| line.contains("btl:verbs: ")).filter_map(|line| {
                 let (_, rest) = line.split_once(&format!(", {word}"))?;
-                rest.split(' ').next()?.parse::<u64>().ok()
+                rest.split([' ', ',']).next()?.parse::<u64>().ok()
             });
         match (self, numbers.sum::<u64>()) {
             (Self::Some(_), 0) => Err(format!("{word}nothing, but had to")),
