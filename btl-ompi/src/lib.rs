@@ -17,6 +17,7 @@
 //! | `module.rs` | the functions of the module |
 //! | `onesided.rs`, `ops.rs` | its one-sided functions, and what is under way |
 //! | `offer.rs` | which of them are offered |
+//! | `spare.rs` | room for the message that tells of a put |
 //! | `memory.rs` | registration of the program's memory through Open MPI's cache |
 //! | `progress.rs` | events and callbacks |
 //! | `rail.rs` | a module with its engine and lock |
@@ -46,5 +47,6 @@ mod progress;
 mod rail;
 mod register;
 mod signals;
+mod spare;
 
 pub use component::{ComponentRecord, mca_btl_verbs_component};

@@ -7,6 +7,7 @@ use crate::guard::guard;
 use crate::modex;
 use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
 use crate::rail::{About, Inner, Rail};
+use crate::spare;
 use btl_core::error::SendErrorKind;
 use btl_core::{PeerId, ProcName, SendBuf, Sent};
 use core::ffi::{c_int, c_void};
@@ -160,11 +161,16 @@ unsafe extern "C" fn alloc(
     flags: u32,
 ) -> *mut abi::Descriptor {
     guard(btl, ptr::null_mut(), |rail| {
-        rail.with(|inner| new_descriptor(inner, endpoint, size, flags)).unwrap_or(ptr::null_mut())
+        let des = rail.with(|inner| {
+            spare::release(rail, inner);
+            new_descriptor(inner, endpoint, size, flags)
+        });
+        des.unwrap_or(ptr::null_mut())
     })
 }
 
-fn new_descriptor(
+/// A descriptor with `size` bytes, or NULL.
+pub(crate) fn new_descriptor(
     inner: &mut Inner,
     endpoint: *mut abi::BtlEndpoint,
     size: usize,

@@ -33,6 +33,8 @@ pub(crate) struct Ops {
     touched: Vec<*mut abi::BtlEndpoint>,
     /// Who is to be told that it cannot be done.
     impossible: VecDeque<Whom>,
+    /// Who is to be told that it is done, once there is a buffer for what it will send.
+    done: VecDeque<Whom>,
 }
 
 impl Ops {
@@ -44,6 +46,7 @@ impl Ops {
             next: 0,
             touched: Vec::new(),
             impossible: VecDeque::new(),
+            done: VecDeque::new(),
         }
     }
 
@@ -74,6 +77,21 @@ impl Ops {
     /// The next one that cannot be done.
     pub(crate) fn take_impossible(&mut self) -> Option<Whom> {
         self.impossible.pop_front()
+    }
+
+    /// Takes one in that is done and waits for a buffer.
+    pub(crate) fn add_done(&mut self, whom: Whom) {
+        self.done.push_back(whom);
+    }
+
+    /// The next one that is done and waits.
+    pub(crate) fn next_done(&self) -> Option<Whom> {
+        self.done.front().copied()
+    }
+
+    /// That one waits no more.
+    pub(crate) fn pop_done(&mut self) {
+        self.done.pop_front();
     }
 
     /// Operations under way.

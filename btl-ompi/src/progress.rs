@@ -4,9 +4,11 @@
 use crate::abi;
 use crate::descriptor::Done;
 use crate::driver::{self, Memory, Slot};
+use crate::module::new_descriptor;
 use crate::opal::{PEERS, Proc, WHY, say, verbose};
 use crate::ops::Whom;
 use crate::rail::{Inner, Rail};
+use crate::spare;
 use btl_core::error::{FaultKind, PeerFault};
 use btl_core::{Event, PeerId, RecvBuf, SendBuf};
 use core::ffi::c_int;
@@ -27,6 +29,8 @@ enum Upcall {
     Complete { done: Done, fault: Option<Fault> },
     /// A put, get or atomic has ended; `fault` says that the peer failed.
     OneSided { whom: Whom, memory: Option<Memory>, status: c_int, fault: Option<Fault> },
+    /// A put, get or atomic is done, and there is a buffer for the message that tells the peer.
+    Done { whom: Whom, spare: *mut abi::Descriptor },
     /// Memory of an operation that nobody is told of.
     Drop(Option<Memory>),
     /// A peer failed.
@@ -48,6 +52,8 @@ enum After {
     Release(RecvBuf<Slot>),
     /// Free a descriptor.
     Free(*mut abi::Descriptor),
+    /// Free the buffer that was kept, if it is still there.
+    Spare,
 }
 
 /// The result of one step on the engine.
@@ -76,7 +82,10 @@ pub(crate) fn round(rail: &Rail) -> c_int {
         upcalls += 1;
         let more = upcalls < BUDGET;
         let Some(next_step) = rail.with(|inner| {
-            settle(inner, after);
+            match after {
+                After::Spare => spare::release(rail, inner),
+                after => settle(inner, after),
+            }
             more.then(|| next(inner))
         }) else {
             return upcalls;
@@ -102,6 +111,13 @@ fn next(inner: &mut Inner) -> Step {
         let now = inner.clock.now(pending);
         if own && let Some(upcall) = on_oneself(inner) {
             return Step::Upcall(upcall);
+        }
+        if let Some(whom) = inner.ops.next_done() {
+            let spare = new_descriptor(inner, whom.endpoint, spare::ROOM, 0);
+            if !spare.is_null() {
+                inner.ops.pop_done();
+                return Step::Upcall(Upcall::Done { whom, spare });
+            }
         }
         if let Some(whom) = inner.ops.take_impossible() {
             let status = abi::ERR_NOT_SUPPORTED;
@@ -194,6 +210,10 @@ fn one_sided(
         return Some(Upcall::Drop(memory));
     };
     let (status, fault) = match result {
+        Ok(()) if !inner.engine.rma_caps().placed => {
+            inner.ops.add_done(whom);
+            return Some(Upcall::Drop(memory));
+        }
         Ok(()) => (abi::SUCCESS, None),
         // This operation only: Open MPI takes another way.
         Err(PeerFault { kind: FaultKind::NoReads, .. }) => (abi::ERR_NOT_SUPPORTED, None),
@@ -249,7 +269,7 @@ fn abandon(inner: &mut Inner, cookie: u64, mut buf: Option<SendBuf<Slot>>) {
 
 fn settle(inner: &mut Inner, after: After) {
     match after {
-        After::Nothing => {}
+        After::Nothing | After::Spare => {}
         After::Release(buf) => inner.engine.release(buf),
         After::Free(des) => {
             if let Some(Some(buf)) = inner.slab.take_back(des) {
@@ -285,12 +305,13 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
             if let Some(fault) = fault {
                 rail.fatal(Some(fault.proc_), &fault.text);
             }
-            if let Some(done) = whom.done {
-                let Whom { endpoint, local, handle, context, data, .. } = whom;
-                // SAFETY: Open MPI's own function, with what it was given for it.
-                unsafe { done(rail.module(), endpoint, local, handle, context, data, status) };
-            }
+            call_back(rail, whom, status);
             After::Nothing
+        }
+        Upcall::Done { whom, spare } => {
+            spare::keep(rail, spare);
+            call_back(rail, whom, abi::SUCCESS);
+            After::Spare
         }
         Upcall::Drop(memory) => {
             drop(memory);
@@ -300,6 +321,15 @@ fn make(rail: &Rail, upcall: Upcall) -> After {
             rail.fatal(Some(fault.proc_), &fault.text);
             After::Nothing
         }
+    }
+}
+
+/// Tells Open MPI that an operation is over.
+fn call_back(rail: &Rail, whom: Whom, status: c_int) {
+    if let Some(done) = whom.done {
+        let Whom { endpoint, local, handle, context, data, .. } = whom;
+        // SAFETY: Open MPI's own function, with what it was given for it.
+        unsafe { done(rail.module(), endpoint, local, handle, context, data, status) };
     }
 }
 
