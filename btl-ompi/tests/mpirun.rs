@@ -262,6 +262,20 @@ fn large_messages_without_enough_locked_memory() {
     }
 }
 
+/// So few buffers that puts wait for one before they are told.
+#[test]
+fn large_messages_with_the_smallest_lanes() {
+    let small = [
+        ("btl_verbs_lane0_size", "1024"),
+        ("btl_verbs_lane0_depth", "4"),
+        ("btl_verbs_lane0_send_depth", "2"),
+        ("btl_verbs_lane0_send_slots", "16"),
+        ("btl_verbs_lane1_size", "2048"),
+        ("btl_verbs_rdma_pipeline_frag_size", "5000"),
+    ];
+    large(&small, SHORT, true, false);
+}
+
 #[test]
 fn both_ranks_compute_while_messages_wait() {
     succeeds(2, &[], "compute", &["--seconds", "2"]);
@@ -274,7 +288,8 @@ fn processes_started_later_join() {
 
 #[test]
 fn threads_share_a_module() {
-    succeeds(2, &[], "threads", &["--iters", "100"]);
+    let job = succeeds(2, &[], "threads", &["--iters", "100"]);
+    assert!(job.carried(", put ") > 0, "puts by several threads at once\n{}", job.stderr);
 }
 
 /// A component built for 4.1 in another Open MPI, pretended by a library with another version

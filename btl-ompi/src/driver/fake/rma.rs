@@ -361,3 +361,31 @@ fn place(addr: u64, key: u32, len: usize, access: u32) -> *mut u8 {
     assert!(fits, "{len} bytes at {addr:#x} with key {key} are not registered for access {access}");
     std::ptr::with_exposed_provenance_mut(addr)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_registered(key: u32) -> bool {
+        REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&key)
+    }
+
+    /// As with devices, where a share of the registration is in the slice.
+    #[test]
+    fn memory_stays_registered_while_an_operation_uses_it() {
+        let mut bytes = vec![0_u8; 100];
+        // SAFETY: the bytes outlive the region and its parts, and no operation is started.
+        let (region, part) = unsafe {
+            let region = Domain.register(bytes.as_mut_ptr(), 100, 0).ok().expect("registered");
+            let part = region.slice(bytes.as_ptr().addr() + 10, 90).expect("within");
+            assert!(region.slice(bytes.as_ptr().addr() + 10, 91).is_none(), "beyond the end");
+            assert!(region.slice(bytes.as_ptr().addr() - 1, 2).is_none(), "before the start");
+            (region, part)
+        };
+        let key = region.key();
+        drop(region);
+        assert!(is_registered(key), "deregistered under an operation");
+        drop(part);
+        assert!(!is_registered(key), "left registered");
+    }
+}
