@@ -65,10 +65,25 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
 /// # Errors
 /// xtask was interrupted; the child's group has been ended then.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Ended> {
+    Ok(wait_over(child, limit, Duration::MAX, || false)?.unwrap_or(Ended::TimedOut))
+}
+
+/// Waits as [`wait`] does, and only `grace` longer once `over` says that the child has done its work. `None`: it was
+/// killed after that.
+///
+/// # Errors
+/// As [`wait`].
+pub(crate) fn wait_over(
+    child: &mut Child,
+    limit: Duration,
+    grace: Duration,
+    over: impl Fn() -> bool,
+) -> Result<Option<Ended>> {
     let start = Instant::now();
+    let mut over_since: Option<Instant> = None;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for a child process")? {
-            return Ok(Ended::Status(status));
+            return Ok(Some(Ended::Status(status)));
         }
         if interrupted() {
             end(child);
@@ -76,7 +91,14 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Ended> {
         }
         if start.elapsed() >= limit {
             end(child);
-            return Ok(Ended::TimedOut);
+            return Ok(Some(Ended::TimedOut));
+        }
+        if over_since.is_some_and(|since| since.elapsed() >= grace) {
+            end(child);
+            return Ok(None);
+        }
+        if over_since.is_none() && over() {
+            over_since = Some(Instant::now());
         }
         thread::sleep(POLL);
     }
@@ -230,6 +252,19 @@ mod tests {
         let got = capture(&mut sleeper, Duration::from_millis(300)).expect("sh runs");
         assert_eq!((got.code, got.stdout.as_str()), (124, "begun\n"));
         assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn a_program_that_is_over_and_does_not_end_is_killed_after_its_grace() {
+        let start = Instant::now();
+        let grace = Duration::from_millis(100);
+        let limit = Duration::from_secs(60);
+        let mut stays = spawn(Command::new("sleep").arg("60")).expect("sleep runs");
+        assert!(wait_over(&mut stays, limit, grace, || true).expect("no signal").is_none());
+        assert!(start.elapsed() >= grace && start.elapsed() < Duration::from_secs(9));
+        let mut ends = spawn(&mut Command::new("true")).expect("true runs");
+        let ended = wait_over(&mut ends, limit, limit, || true).expect("no signal");
+        assert_eq!(ended.map(|ended| ended.code()), Some(0));
     }
 
     #[test]

@@ -9,6 +9,7 @@ finish() {
     sync
     stty -F /dev/tty1 raw # returns when all output has left
     stty -F /dev/tty2 raw
+    : >$here/over
     echo o >/proc/sysrq-trigger
     sleep 10
 }
