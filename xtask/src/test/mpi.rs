@@ -29,6 +29,8 @@ enum Carried {
     Some(&'static str),
     /// Never.
     None(&'static str),
+    /// Something that one of them has to say.
+    Says(&'static str),
 }
 
 const PUT: &str = "put ";
@@ -59,14 +61,18 @@ const fn plain(
 }
 
 const ONE_ROUND: &[&str] = &["--rounds", "1"];
+const SHORT: &[&str] = &["--rounds", "1", "--max", "300001"];
 
 /// Large messages by every protocol of ob1, in one host. The reads of iWARP are slow: it puts by itself.
 const LARGE_SIW: &[Case] = &[
     large(&[], &[Carried::Some(PUT), Carried::None(GOT)]),
     large(&[("mpi_leave_pinned", "0")], &[Carried::Some(PUT), Carried::None(GOT)]),
     large(&[("btl_verbs_flags", "send,get")], &[Carried::None(PUT), Carried::Some(GOT)]),
-    large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]),
-    large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)]),
+    Case { args: SHORT, ..large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]) },
+    Case {
+        args: SHORT,
+        ..large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)])
+    },
 ];
 
 /// The same where reads are as fast as writes.
@@ -74,8 +80,11 @@ const LARGE_RXE: &[Case] = &[
     large(&[], &[Carried::None(PUT), Carried::Some(GOT)]),
     large(&[("mpi_leave_pinned", "0")], &[Carried::Some(PUT), Carried::Some(GOT)]),
     large(&[("btl_verbs_flags", "send,put")], &[Carried::Some(PUT), Carried::None(GOT)]),
-    large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]),
-    large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)]),
+    Case { args: SHORT, ..large(SMALL_PIPELINE, &[Carried::Some(PUT), Carried::Some(GOT)]) },
+    Case {
+        args: SHORT,
+        ..large(&[("btl_verbs_flags", "send")], &[Carried::None(PUT), Carried::None(GOT)])
+    },
 ];
 
 /// Windows: by the device's atomics where it has them, else by messages; Open MPI chooses.
@@ -102,8 +111,12 @@ const fn large(mca: &'static [(&'static str, &'static str)], carried: &'static [
 
 /// Where puts and the messages that tell of them have most time to change places: every transport has to send again.
 const BAD_CABLE: &[Case] = &[
-    Case { limit: 180, ..large(&[("mpi_leave_pinned", "0")], &[Carried::Some(PUT)]) },
-    Case { limit: 180, ..large(&[("btl_verbs_flags", "send,put")], &[Carried::Some(PUT)]) },
+    Case { args: SHORT, limit: 180, ..large(PUT_PIPELINE, &[Carried::Some(PUT)]) },
+    Case {
+        args: SHORT,
+        limit: 180,
+        ..large(&[("btl_verbs_flags", "send,put")], &[Carried::Some(PUT)])
+    },
 ];
 
 /// Where the ranks of a case are.
@@ -115,6 +128,8 @@ enum Place {
     Across,
     /// The same, with a cable that delays and drops packets.
     BadCable,
+    /// On one host, with a limit of locked memory.
+    LittleMemory,
 }
 
 impl Place {
@@ -123,6 +138,7 @@ impl Place {
             Self::Here => "on one host",
             Self::Across => "across two hosts",
             Self::BadCable => "across a bad cable",
+            Self::LittleMemory => "with little locked memory",
         }
     }
 }
@@ -145,7 +161,8 @@ pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
     let here = CASES.iter().chain(large).chain([&windows]).map(|case| (Place::Here, case));
     let across = ACROSS.iter().chain([&four]).map(|case| (Place::Across, case));
     let cable = BAD_CABLE.iter().map(|case| (Place::BadCable, case));
-    for (place, case) in here.chain(across).chain(cable) {
+    let little = [(Place::LittleMemory, &LITTLE_MEMORY)];
+    for (place, case) in here.chain(little).chain(across).chain(cable) {
         let soak = bench.soak && case.program == "stress";
         let args = if soak { SOAK } else { case.args };
         let mut job = programs.job(device, case.ranks, case.program, args, "self,verbs")?;
@@ -155,6 +172,7 @@ pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
         job.limit = Duration::from_secs(if soak { 3600 } else { case.limit });
         match place {
             Place::Here => {}
+            Place::LittleMemory => limit_memory(&mut job),
             Place::Across => programs.across(&mut job, case.ranks),
             Place::BadCable => {
                 programs.across(&mut job, case.ranks);
@@ -209,6 +227,16 @@ fn spoil(job: &mut Job, device: Device) {
     job.command = command;
 }
 
+/// Runs a job without the right to lock more memory than its limit.
+fn limit_memory(job: &mut Job) {
+    let script = format!(
+        "ulimit -l {LITTLE_KIB}; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \"$@\""
+    );
+    let mut command = vec!["bash".into(), "-c".into(), script.into(), "bash".into()];
+    command.append(&mut job.command);
+    job.command = command;
+}
+
 /// A cable that dropped nothing proves nothing.
 fn dropped(outcome: &Outcome) -> Result<(), String> {
     let line = outcome.stdout.lines().find_map(|line| line.strip_prefix("@dropped "));
@@ -221,13 +249,16 @@ fn dropped(outcome: &Outcome) -> Result<(), String> {
 
 impl Carried {
     fn check(&self, reports: &str) -> Result<(), String> {
-        let (Self::Some(word) | Self::None(word)) = self;
+        let (Self::Some(word) | Self::None(word) | Self::Says(word)) = self;
         let numbers =
             reports.lines().filter(|line| line.contains("btl:verbs: ")).filter_map(|line| {
                 let (_, rest) = line.split_once(&format!(", {word}"))?;
                 rest.split([' ', ',']).next()?.parse::<u64>().ok()
             });
         match (self, numbers.sum::<u64>()) {
+            (Self::Says(words), _) if !reports.contains(words) => {
+                Err(format!("nobody said \"{words}\""))
+            }
             (Self::Some(_), 0) => Err(format!("{word}nothing, but had to")),
             (Self::None(_), n) if n > 0 => Err(format!("{word}{n} times, but was not to")),
             _ => Ok(()),
