@@ -105,6 +105,20 @@ const SMALL_PIPELINE: &[(&str, &str)] = &[
     ("btl_verbs_min_rdma_pipeline_size", "50000"),
 ];
 
+/// The same without reads.
+const PUT_PIPELINE: &[(&str, &str)] = &[
+    ("mpi_leave_pinned", "0"),
+    ("btl_verbs_flags", "send,put"),
+    ("btl_verbs_rdma_pipeline_send_length", "30000"),
+    ("btl_verbs_rdma_pipeline_frag_size", "70000"),
+    ("btl_verbs_min_rdma_pipeline_size", "50000"),
+];
+
+/// With so little locked memory, most of which the process's own buffers take, long messages cannot be registered. They
+/// are copied, and that is said.
+const LITTLE_MEMORY: Case = large(&[], &[Carried::Says("messages are copied instead")]);
+const LITTLE_KIB: &str = "12288";
+
 const fn large(mca: &'static [(&'static str, &'static str)], carried: &'static [Carried]) -> Case {
     Case { program: "large", args: ONE_ROUND, ranks: 2, limit: 120, mca, carried }
 }
