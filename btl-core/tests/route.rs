@@ -191,3 +191,49 @@ fn credits_elsewhere_that_cannot_be_are_a_fault_and_late_ones_nothing() {
     assert_eq!(hear(FirstLane, 0, &foreign(1, true, 9, 2)), (None, 0));
     assert_eq!(hear(FirstLane, 0, &foreign(1, false, 9, 1)), (None, 0));
 }
+
+/// What overtakes the answer to a Hello on another lane would find an engine that does not have the new lane yet.
+#[test]
+fn the_first_credits_go_with_the_answer_to_hello_whatever_the_device_refuses() {
+    let (net, mut all) = routes(CreditRoute::FirstLane, CreditRoute::FirstLane);
+    assert!(send(&mut all[0], 1, &[1; 8], 0));
+    drain(&net, &mut all);
+    assert!(send(&mut all[0], 1, &LARGE, 0));
+    let mut large = 0;
+    for round in 0..20 {
+        // The Hello is there before side 1 has the lane, and side 0 has the lane long after.
+        all[0].cm_mut().mute = round < 12;
+        all[1].cm_mut().mute = round < 1;
+        // What side 1 posts first: twice the Hello's receive and the answer.
+        net.borrow_mut().refuse = if round < 10 { 4 } else { 0 };
+        for me in [0, 1] {
+            while let Some(event) = all[me].poll(0) {
+                match event {
+                    Event::Message { buf, .. } => {
+                        large += 1;
+                        all[me].release(buf);
+                    }
+                    Event::Sent { buf: Some(buf), .. } => all[me].free(buf),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    drain(&net, &mut all);
+    assert_eq!((large, all[1].stats().credits_on_first_lane), (1, 0));
+    flood(&net, &mut all, 0, 40);
+}
+
+/// Credits that are lost with the first lane are missing on another one for ever.
+#[test]
+fn a_first_lane_that_carried_only_credits_of_others_is_not_lost_without_a_word() {
+    let (net, mut all) = routes(CreditRoute::FirstLane, CreditRoute::FirstLane);
+    flood(&net, &mut all, 0, 40);
+    assert_eq!(all[0].report()[0].stats.messages_sent, 40);
+    let first = net.borrow().alive(0)[0];
+    net.borrow_mut().cut(first);
+    let rest = drain(&net, &mut all);
+    for events in &rest {
+        assert!(matches!(events.as_slice(), [Event::PeerFailed { .. }]), "{rest:?}");
+    }
+}

@@ -94,6 +94,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         let n = u64::from(advert.count());
         advert.used();
+        // If it is lost with the first lane, the other one misses it for ever: that is no lane nothing was lost with.
+        first.used = true;
         lane.stats.credit_only_sent += 1;
         lane.stats.credits_alone += n;
         lane.stats.credits_on_first_lane += n;
@@ -107,6 +109,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if let Some((lane, endpoint, io)) = self.parts(first)
             && let Some(class) = endpoint.classes.get_mut(usize::from(lane.class))
         {
+            lane.used = true;
             io.repost(lane, &mut class.pending, slot);
             io.pump(lane, &mut class.pending);
         }

@@ -301,6 +301,8 @@ pub struct LoopCm {
     pub machine: Machine,
     /// Does not tell that a connection is gone.
     pub silent: bool,
+    /// Keeps what it has to tell to itself for now.
+    pub mute: bool,
     setup: BTreeMap<ConnToken, SetupLane<LoopQp>>,
     /// Own queue pair and the other side's name of a connection.
     links: BTreeMap<ConnToken, usize>,
@@ -451,6 +453,9 @@ impl Cm for LoopCm {
         while let Some(action) = self.machine.poll_action() {
             self.act(action);
         }
+        if self.mute {
+            return None;
+        }
         self.events.pop_front()
     }
 }
@@ -509,6 +514,7 @@ pub fn try_engine(net: &Shared, side: usize, config: Config) -> Result<Eng, Erro
         side,
         machine: Machine::new(&config),
         silent: false,
+        mute: false,
         config: config.clone(),
         setup: BTreeMap::new(),
         links: BTreeMap::new(),
