@@ -48,8 +48,8 @@ enum Verb {
     InstallBtl(install::Args),
     /// Generate the raw bindings from the installed headers again
     Bindings,
-    /// Check the rules of structure and style
-    Tidy,
+    /// Check the rules of structure and style, and that what lists of rules name exists
+    Tidy(tidy::Args),
     /// Tell what this machine has for RDMA and MPI, and how to get what it lacks
     Doctor(doctor::Args),
 }
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Verb::Guest(verb) => guest::run_verb(verb),
         Verb::InstallBtl(args) => install::run(&args),
         Verb::Bindings => bindings::run(),
-        Verb::Tidy => tidy::run(),
+        Verb::Tidy(args) => tidy::run(&args),
         Verb::Doctor(args) => doctor::run(&args),
     };
     match done {

@@ -2,6 +2,8 @@
 //!
 //! The lists below are meant to be edited, together with the reason for it.
 
+mod places;
+mod rules;
 mod soundness;
 
 use std::fs;
@@ -99,13 +101,20 @@ const RULES: &[Rule] = &[
     ("no path of somebody's machine", local_path),
 ];
 
+/// `cargo xtask tidy …`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Print the rules of standards with their places and tests, and write them to specs/RULES.md
+    #[arg(long)]
+    report: bool,
+}
+
 /// All rules on all files: each rule with what it found.
 ///
 /// # Errors
 /// The source cannot be read.
 pub(crate) fn check() -> Result<Vec<(&'static str, Vec<String>)>> {
-    let mut files = Vec::new();
-    collect(&paths::root(), &paths::root(), &mut files)?;
+    let files = all_files()?;
     let found = |rule: fn(&File) -> Vec<(usize, String)>| {
         let of_file = |file: &File| {
             rule(file)
@@ -117,11 +126,27 @@ pub(crate) fn check() -> Result<Vec<(&'static str, Vec<String>)>> {
     };
     let mut all: Vec<_> = RULES.iter().map(|(name, rule)| (*name, found(*rule))).collect();
     all.extend(soundness::check(&files));
+    all.extend(rules::check(&files));
     Ok(all)
 }
 
+fn all_files() -> Result<Vec<File>> {
+    let mut files = Vec::new();
+    collect(&paths::root(), &paths::root(), &mut files)?;
+    Ok(files)
+}
+
 /// Prints what is wrong.
-pub(crate) fn run() -> Result<ExitCode> {
+///
+/// # Errors
+/// The source cannot be read, or the table cannot be written.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.report {
+        let text = rules::report(&all_files()?)?;
+        print!("{text}");
+        let file = paths::root().join(rules::REPORT);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
     let mut wrong = 0;
     for (rule, found) in check()? {
         for place in &found {
