@@ -1,6 +1,7 @@
 //! An in-memory fabric: messages move at once, and every break of a rule is counted.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 pub mod rma;
+pub mod tape;
 
 use btl_core::config::Config;
 use btl_core::connect::{Action, DialOutcome, Input, Machine};
@@ -71,6 +72,7 @@ pub struct Net {
     pub rma: Rma,
     /// What the ports say they are.
     pub info: PortInfo,
+    pub tape: tape::Tape,
 }
 
 impl Net {
@@ -82,6 +84,8 @@ impl Net {
         }
         self.early += u32::from(me.acceptor && !me.heard);
         let Some(peer) = me.peer else { return };
+        let side = me.side;
+        self.message(side, &slot[..len]);
         let to = &mut self.qps[peer];
         match to.recvs.pop_front() {
             _ if to.broken => {}
@@ -334,13 +338,17 @@ impl LoopCm {
         loop {
             let Some(mail) = self.net.borrow_mut().mail[self.side].pop_front() else { return };
             let now = self.now();
+            let other = 1 - self.side.min(1);
+            let letter = |what, data| self.net.borrow_mut().letter(other, what, data);
             let input = match mail {
                 Mail::Request { from, conn: theirs, qp, data } => {
+                    let data = letter("connect", data);
                     let conn = self.machine.token();
                     self.requests.insert(conn, (from, theirs, qp));
                     Input::Request { conn, data }
                 }
                 Mail::Accepted { conn, qp, data } => {
+                    let data = letter("accept", data);
                     let Some(mine) = self.links.get(&conn) else {
                         // Dropped meanwhile.
                         self.net.borrow_mut().cut(qp);
@@ -351,6 +359,7 @@ impl LoopCm {
                     Input::DialDone { conn, outcome: DialOutcome::Established(data) }
                 }
                 Mail::Rejected { conn, data } => {
+                    let data = letter("reject", data);
                     self.setup.remove(&conn);
                     self.links.remove(&conn);
                     Input::DialDone { conn, outcome: DialOutcome::Rejected(data) }

@@ -17,7 +17,8 @@ const ABOVE: usize = 12;
 /// # Errors
 /// Says what is missing.
 pub(super) fn item(files: &[File], place: &str) -> Result<(), String> {
-    let (path, item) = place.split_once("::").ok_or(format!("`{place}` names no item of a file"))?;
+    let (path, item) =
+        place.split_once("::").ok_or(format!("`{place}` names no item of a file"))?;
     let file = find(files, path)?;
     let mut parts: Vec<&str> = item.split("::").collect();
     let last = parts.pop().unwrap_or_default();

@@ -234,6 +234,8 @@ mod tests {
         let quoted = GOOD.replace("ours", "quoted");
         let text = |book: &str| table(&toml::from_str(book).expect("a book"));
         assert!(text(&quoted).contains("| “The responder waits.” |"));
-        assert!(text(GOOD).contains("| waits | RFC 5044, 7.1.2 (4) | The responder waits. | `a/src/a.rs::Gate` |"));
+        assert!(text(GOOD).contains(
+            "| waits | RFC 5044, 7.1.2 (4) | The responder waits. | `a/src/a.rs::Gate` |"
+        ));
     }
 }
