@@ -21,7 +21,8 @@ use std::ptr;
 
 /// The component's name, as in `--mca btl self,verbs`.
 pub(crate) const NAME: &str = "verbs";
-/// Part of the modex key: processes with different versions do not see each other.
+/// The same in every release: it is part of the modex key, and who does not find a key cannot tell a peer of another
+/// release from one without the component. What changes has a version of its own, in the blob.
 const VERSION: [c_int; 3] = [0, 1, 0];
 
 /// The exported record. Open MPI writes into it (the project version of old components), so it is
@@ -351,6 +352,8 @@ mod tests {
         assert_eq!(text(&component.base.name), NAME);
         assert_eq!(component.base.type_version, abi::BTL_VERSION);
         assert!(component.base.query.is_none());
+        // Releases that name it differently could not tell each other apart.
+        assert_eq!(component.base.version[..2], [0, 1]);
     }
 
     #[test]
