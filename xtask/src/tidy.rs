@@ -27,6 +27,7 @@ const UNSAFE: &[&str] = &[
     "xtask/",
     "btl-core/tests/alloc.rs",
     "btl-core/tests/device_own.rs",
+    "btl-core/tests/device_own.rs",
     "btl-core/tests/device_tests/foreign.rs",
     "btl-core/tests/memory.rs",
 ];
