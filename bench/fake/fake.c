@@ -6,45 +6,13 @@
  * rings a doorbell (a volatile store), and completes at once: a send when it is posted, a receive too, as if a message of 8 bytes had been
  * waiting. It checks nothing, so that a post and a poll together take about 70 instructions, and takes no locks, so that those
  * of its users show.
+ *
+ * With FAKE_FABRIC in the environment messages do move, between the queue pairs of this process: see fabric.c.
  */
+#include "fake.h"
 #include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { INLINE_MAX = 32, ENTRY = 64, MESSAGE = 8 };
-
-struct entry {
-	uint64_t wr_id;
-	uint64_t addr;
-	uint32_t flags, length, lkey, reserved;
-	uint8_t data[INLINE_MAX];
-};
-_Static_assert(sizeof(struct entry) == ENTRY, "an entry is a cache line");
-
-struct ring {
-	struct entry *entries;
-	uint32_t mask, tail;
-	volatile uint32_t doorbell;
-};
-
-struct completion {
-	uint64_t wr_id;
-	uint32_t qp_num;
-	uint16_t opcode, length;
-};
-
-struct fake_cq {
-	struct ibv_cq cq;
-	struct completion *entries;
-	uint32_t mask, tail, head;
-};
-
-struct fake_qp {
-	struct ibv_qp qp;
-	struct ring send, recv;
-};
 
 struct fake_device {
 	struct ibv_device device;
@@ -200,6 +168,8 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	context->ops.post_recv = fake_post_recv;
 	context->ops.poll_cq = fake_poll_cq;
 	context->ops.req_notify_cq = fake_req_notify_cq;
+	if (getenv("FAKE_FABRIC"))
+		fabric_open(context);
 	return context;
 }
 
@@ -316,7 +286,7 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
 	mr->pd = pd;
 	mr->addr = addr;
 	mr->length = length;
-	mr->lkey = mr->rkey = ++key;
+	mr->lkey = mr->rkey = __atomic_add_fetch(&key, 1, __ATOMIC_RELAXED);
 	return mr;
 }
 
@@ -349,6 +319,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 	cq->cq.channel = channel;
 	cq->cq.cq_context = cq_context;
 	cq->cq.cqe = cqe;
+	fabric_add_cq(cq);
 	return &cq->cq;
 }
 
@@ -356,6 +327,7 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 {
 	struct fake_cq *cq = (struct fake_cq *)ibcq;
 	free(cq->entries);
+	free(cq->moved);
 	free(cq);
 	return 0;
 }
@@ -379,15 +351,15 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 	qp->qp.send_cq = attr->send_cq;
 	qp->qp.recv_cq = attr->recv_cq;
 	qp->qp.srq = attr->srq;
-	qp->qp.qp_num = ++number;
+	qp->qp.qp_num = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
 	qp->qp.qp_type = attr->qp_type;
+	fabric_add_qp(qp);
 	return &qp->qp;
 }
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	if (mask & IBV_QP_STATE)
-		qp->state = attr->qp_state;
+	fabric_modify((struct fake_qp *)qp, attr, mask);
 	return 0;
 }
 
@@ -397,12 +369,14 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct i
 	memset(attr, 0, sizeof *attr);
 	memset(init, 0, sizeof *init);
 	attr->qp_state = attr->cur_qp_state = qp->state;
+	attr->max_rd_atomic = attr->max_dest_rd_atomic = 1;
 	return 0;
 }
 
 int ibv_destroy_qp(struct ibv_qp *ibqp)
 {
 	struct fake_qp *qp = (struct fake_qp *)ibqp;
+	fabric_remove_qp(qp);
 	free(qp->send.entries);
 	free(qp->recv.entries);
 	free(qp);

@@ -3,6 +3,7 @@ mod gauges;
 mod io;
 mod life;
 mod oneself;
+mod quick;
 mod receive;
 mod report;
 mod rma;
@@ -14,13 +15,14 @@ use crate::config::Config;
 use crate::endpoint::{Class, Endpoint, Link, State};
 use crate::error::{AllocError, Error, PeerFault, SendError, SendErrorKind};
 use crate::frag::{Frag, Table};
-use crate::lane::Refusal;
+use crate::lane::{Refusal, When};
 use crate::names::{ConnToken, LaneId, Nanos, PeerId, ProcName};
-use crate::port::{Cm, CmRequest, Port};
+use crate::port::{Cm, CmRequest, Completion, Found, Op, Port, Status};
 use crate::stats::{Stalls, Stats};
-use crate::wire::HEADER;
+use crate::wire::{HEADER, Header};
 pub use gauges::Gauges;
 use io::{Io, Lane, Wait};
+use quick::{Quick, What};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -176,6 +178,8 @@ pub type PortEvent<P> = Event<<P as Port>::Slot, <P as Port>::Memory>;
 /// The transport of one process over one port.
 pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     config: Config,
+    /// Payload bytes of lane 0.
+    eager: u32,
     cm: C,
     io: Io<P>,
     lanes: Vec<LaneEntry<P::Slot>>,
@@ -259,11 +263,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             queued: 0,
             hangups: Vec::new(),
             retry: Vec::new(),
+            turned_away: None,
             elsewhere: Vec::new(),
             #[cfg(feature = "sabotage")]
             sabotage: config.sabotage,
+            #[cfg(feature = "sabotage")]
+            straight: config.sabotage == crate::config::Sabotage::default(),
         };
         Ok(Engine {
+            eager: config.max_payload(0) as u32,
             config,
             cm,
             io,
@@ -337,6 +345,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// [`AllocError`]: too long, or all are in use for now.
     #[inline]
     pub fn alloc(&mut self, len: usize) -> Result<SendBuf<P::Slot>, AllocError> {
+        if len > self.eager as usize {
+            return self.alloc_large(len);
+        }
+        let slot = self.io.port.send_slot(0).ok_or(AllocError::Busy)?;
+        Ok(SendBuf { slot, class: 0, len: len as u32, max: self.eager })
+    }
+
+    #[inline(never)]
+    fn alloc_large(&mut self, len: usize) -> Result<SendBuf<P::Slot>, AllocError> {
         let Some(class) = self.config.class_for(len) else {
             return Err(AllocError::TooLong { len, max: self.max_send_size() });
         };
@@ -348,7 +365,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Gives a buffer back: one that was not sent, or one out of [`Event::Sent`].
     #[inline]
     pub fn free(&mut self, buf: SendBuf<P::Slot>) {
-        self.io.port.recycle(buf.slot);
+        self.io.port.recycle_send(buf.class, buf.slot);
     }
 
     /// Sends a message. Messages of one lane class to one peer arrive in order. May be called at
@@ -356,8 +373,24 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     ///
     /// # Errors
     /// [`SendError`]: not taken; the buffer comes back.
-    #[inline]
+    #[inline(always)]
     pub fn send(
+        &mut self,
+        peer: PeerId,
+        tag: u8,
+        buf: SendBuf<P::Slot>,
+        cookie: u64,
+    ) -> Result<Sent, SendError<SendBuf<P::Slot>>> {
+        let SendBuf { slot, class, len, max } = buf;
+        match self.send_quick(peer, slot, What { tag, class, len, max, cookie }) {
+            Ok(()) => Ok(Sent::Posted),
+            Err(slot) => self.send_long(peer, tag, SendBuf { slot, class, len, max }, cookie),
+        }
+    }
+
+    /// [`send`](Engine::send) for everything.
+    #[inline(never)]
+    fn send_long(
         &mut self,
         peer: PeerId,
         tag: u8,
@@ -392,7 +425,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         buf: SendBuf<P::Slot>,
         cookie: u64,
     ) -> Result<(), SendError<SendBuf<P::Slot>>> {
-        let (len, max) = (buf.len, buf.max);
+        let SendBuf { slot, class: c, len, max } = buf;
+        let slot = match self.send_quick(peer, slot, What { tag, class: c, len, max, cookie }) {
+            Ok(()) => return Ok(()),
+            Err(slot) => slot,
+        };
+        let buf = SendBuf { slot, class: c, len, max };
         let Placed::Waits { i, class } = self.post(peer, tag, buf, cookie)? else { return Ok(()) };
         self.connect(peer.index, class);
         match self.io.frags.remove(i).and_then(|frag| frag.slot) {
@@ -406,7 +444,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     /// Gives a message to the device, if that is possible at once.
-    #[inline]
     fn post(
         &mut self,
         peer: PeerId,
@@ -427,7 +464,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let (Some((class, stalls)), SendErrorKind::Busy) = (class, &kind) else {
             return Err(SendError { kind, buf: SendBuf { slot, class: c, len, max } });
         };
-        let frag = Frag { slot: Some(slot), addr: 0, cookie, len, tag, class: c, one_sided: false };
+        let frag =
+            Frag { slot: Some(slot), addr: 0, cookie, len, max, tag, class: c, one_sided: false };
         let i = match self.io.frags.insert(frag) {
             Ok(i) => i,
             Err(Frag { slot: Some(slot), .. }) => {
@@ -447,7 +485,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
         let lane = self.lanes.get_mut(id.index()).and_then(|entry| entry.lane.as_mut());
         let Some(lane) = lane else { return waits };
-        match self.io.post_data(lane, i) {
+        match self.io.post_data(lane, i, When::Now) {
             Ok(()) => {
                 self.io.frags.push(&mut lane.inflight, i);
                 Ok(Placed::Posted)
@@ -463,8 +501,65 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     ///
     /// Take one event, let go of whatever guards the engine, handle the event, repeat: the
     /// handler may call the engine.
+    #[inline]
     pub fn poll(&mut self, now: Nanos) -> Option<PortEvent<P>> {
         self.now = now;
+        if !self.is_quiet() {
+            return self.poll_all(now);
+        }
+        let (lane, op, slot, len) = match self.io.port.poll_message() {
+            Found::Sent(lane, slot) => match self.sent_quick(lane, slot) {
+                Quick::News(((peer, cookie, len, max, class), slot)) => {
+                    self.since_cm += 1;
+                    let buf = Some(SendBuf { slot, class, len, max });
+                    return Some(Event::Sent { peer, cookie, buf, result: Ok(()) });
+                }
+                Quick::Nothing | Quick::Pump => return self.poll_on(),
+                Quick::No(slot) => (lane, Op::Send, slot, 0),
+            },
+            Found::Received(lane, slot, len) => match self.received_quick(lane, slot, len) {
+                Quick::News((peer, Header { tag, len, .. }, slot)) => {
+                    self.since_cm += 1;
+                    let buf = RecvBuf { slot, len: len as usize, lane };
+                    return Some(Event::Message { peer, tag, buf });
+                }
+                Quick::Nothing => return self.poll_on(),
+                Quick::Pump => {
+                    self.pump_lane(lane);
+                    return self.poll_on();
+                }
+                Quick::No(slot) => (lane, Op::Recv, slot, len),
+            },
+            Found::Nothing if self.has_nothing(now) => {
+                self.since_cm = 0;
+                let news = self.cm.poll()?;
+                self.on_cm(news);
+                return self.poll_all(now);
+            }
+            Found::Nothing | Found::Other => return self.poll_all(now),
+            Found::Done(done) => return self.poll_after(done),
+        };
+        let (slot, status) = (Some(slot), Status::Ok);
+        self.poll_after(Completion { lane, op, slot, len, status })
+    }
+
+    /// [`poll`](Engine::poll) after a completion that the short way has settled.
+    #[inline(never)]
+    fn poll_on(&mut self) -> Option<PortEvent<P>> {
+        self.since_cm += 1;
+        self.poll(self.now)
+    }
+
+    /// [`poll`](Engine::poll) after a completion that is for the long way.
+    #[inline(never)]
+    fn poll_after(&mut self, done: Completion<P::Slot>) -> Option<PortEvent<P>> {
+        self.since_cm += 1;
+        self.complete(done).or_else(|| self.poll_all(self.now))
+    }
+
+    /// [`poll`](Engine::poll) for everything.
+    #[inline(never)]
+    fn poll_all(&mut self, now: Nanos) -> Option<PortEvent<P>> {
         loop {
             if let Some(event) = self.io.events.pop_front() {
                 return Some(event);
@@ -572,6 +667,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let lane = entry.lane.as_mut()?;
         let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
         Some((lane, endpoint, &mut self.io))
+    }
+
+    /// Sends whatever may be sent on a lane now.
+    #[inline(never)]
+    fn pump_lane(&mut self, id: LaneId) {
+        let Some((lane, endpoint, io)) = self.parts(id) else { return };
+        if let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) {
+            io.pump(lane, &mut class.pending);
+        }
     }
 
     fn class_mut(&mut self, peer: PeerId, class: u8) -> Option<&mut Class> {

@@ -14,6 +14,8 @@ pub(crate) struct Frag<S> {
     pub(crate) cookie: u64,
     /// Payload bytes.
     pub(crate) len: u32,
+    /// Most payload bytes of its class.
+    pub(crate) max: u32,
     pub(crate) tag: u8,
     pub(crate) class: u8,
     /// A one-sided operation, not a message.
@@ -23,7 +25,7 @@ pub(crate) struct Frag<S> {
 #[derive(Debug)]
 struct Entry<S> {
     frag: Option<Frag<S>>,
-    /// Next in the list this entry is on (the free list, if empty).
+    /// Next in the list this entry is on; of a free one the next free one.
     next: u32,
 }
 
@@ -31,7 +33,8 @@ struct Entry<S> {
 #[derive(Debug)]
 pub(crate) struct Table<S> {
     entries: Vec<Entry<S>>,
-    free: Fifo,
+    /// The last that became free, which is the likeliest to be in the cache.
+    free: u32,
 }
 
 /// A first-in first-out list of entries of one [`Table`]. An entry is on at most one list.
@@ -66,7 +69,7 @@ impl Fifo {
 
 impl<S> Table<S> {
     pub(crate) fn new(size: u32) -> Table<S> {
-        let mut table = Table { entries: Vec::new(), free: Fifo::default() };
+        let mut table = Table { entries: Vec::new(), free: NIL };
         table.grow(size);
         table
     }
@@ -80,31 +83,74 @@ impl<S> Table<S> {
         self.entries.reserve(more as usize);
         for _ in 0..more {
             let i = self.entries.len() as u32;
-            self.entries.push(Entry { frag: None, next: NIL });
-            push(&mut self.entries, &mut self.free, i);
+            self.entries.push(Entry { frag: None, next: self.free });
+            self.free = i;
         }
     }
 
     /// Takes a message in; gives it back if the table is full.
     #[inline]
     pub(crate) fn insert(&mut self, frag: Frag<S>) -> Result<u32, Frag<S>> {
-        match pop(&self.entries, &mut self.free) {
-            Some(i) => {
-                if let Some(entry) = self.entries.get_mut(i as usize) {
-                    entry.frag = Some(frag);
-                }
-                Ok(i)
-            }
-            None => Err(frag),
-        }
+        let i = self.free;
+        // Beyond the table when nothing is free.
+        let Some(entry) = self.entries.get_mut(i as usize) else { return Err(frag) };
+        self.free = entry.next;
+        entry.frag = Some(frag);
+        Ok(i)
     }
 
     /// Takes a message out. It must be on no list.
     #[inline]
     pub(crate) fn remove(&mut self, i: u32) -> Option<Frag<S>> {
-        let frag = self.entries.get_mut(i as usize)?.frag.take()?;
-        push(&mut self.entries, &mut self.free, i);
+        let entry = self.entries.get_mut(i as usize)?;
+        let frag = entry.frag.take()?;
+        entry.next = self.free;
+        self.free = i;
         Some(frag)
+    }
+
+    /// The entry that the next [`fill`](Table::fill) takes.
+    #[inline(always)]
+    pub(crate) fn vacancy(&self) -> Option<u32> {
+        (self.free != NIL).then_some(self.free)
+    }
+
+    /// Puts a message into the [`vacancy`](Table::vacancy), and that at the end of a list.
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, i: u32, frag: Frag<S>, list: &mut Fifo) {
+        // The last entry of an empty list is the one it is filled with, so there is one to link in any case.
+        let last = if list.len == 0 { i } else { list.tail };
+        if let Some(entry) = self.entries.get_mut(last as usize) {
+            let free = std::mem::replace(&mut entry.next, i);
+            if list.len == 0 {
+                self.free = free;
+                list.head = i;
+            }
+        }
+        if let Some(entry) = self.entries.get_mut(i as usize) {
+            if list.len != 0 {
+                self.free = entry.next;
+            }
+            entry.next = NIL;
+            entry.frag = Some(frag);
+        }
+        list.tail = i;
+        list.len += 1;
+    }
+
+    /// Takes the first message of a list out, if its slot is with the device: cookie, length, most, class.
+    #[inline(always)]
+    pub(crate) fn pop_posted(&mut self, list: &mut Fifo) -> Option<(u64, u32, u32, u8)> {
+        let i = list.front()?;
+        let entry = self.entries.get_mut(i as usize)?;
+        let &Frag { slot: None, cookie, len, max, class, .. } = entry.frag.as_ref()? else {
+            return None;
+        };
+        entry.frag = None;
+        list.head = std::mem::replace(&mut entry.next, self.free);
+        list.len -= 1;
+        self.free = i;
+        Some((cookie, len, max, class))
     }
 
     #[inline]
@@ -169,6 +215,7 @@ mod tests {
             addr: cookie as usize,
             cookie,
             len: 0,
+            max: 0,
             tag: 0,
             class: 0,
             one_sided: false,

@@ -341,6 +341,15 @@ pub(crate) struct Frame {
     pub(crate) len: u32,
 }
 
+/// When the device is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// At once.
+    Now,
+    /// With the next [`Port::ring`] of the lane.
+    Later,
+}
+
 /// Why nothing was sent; the slot comes back.
 #[derive(Debug)]
 pub(crate) enum NotSent<S> {
@@ -350,20 +359,25 @@ pub(crate) enum NotSent<S> {
     Port(Refused<S>),
 }
 
-/// Admits, stamps the header, posts: the only call of [`Port::post_send`] there is.
-#[inline]
+/// Admits, stamps the header, posts: the only calls of [`Port::post_send`] and [`Port::post_send_later`] there are.
+#[inline(always)]
 pub(crate) fn transmit<P: Port>(
     acct: &mut LaneAcct,
     port: &mut P,
     frame: Frame,
     mut slot: P::Slot,
+    when: When,
 ) -> Result<Posted, NotSent<P::Slot>> {
     let permit = match acct.admit(frame.kind) {
         Ok(permit) => permit,
         Err(why) => return Err(NotSent::Refused(why, slot)),
     };
     let len = put_header(&mut slot, frame.kind, frame.tag, permit.credits(), frame.len);
-    port.post_send(permit, slot, len).map_err(NotSent::Port)
+    let posted = match when {
+        When::Now => port.post_send(permit, slot, len),
+        When::Later => port.post_send_later(permit, slot, len),
+    };
+    posted.map_err(NotSent::Port)
 }
 
 /// The same on a queue pair that is being set up: for the initiator's Hello.

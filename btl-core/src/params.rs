@@ -200,6 +200,8 @@ pub struct DeviceParams {
 /// The section being read.
 struct Open {
     place: Place,
+    /// Line of the section's header.
+    header: u32,
     section: Section,
     named: bool,
 }
@@ -210,9 +212,12 @@ impl DeviceParams {
         // A byte order mark is no letter of the first line; indentation means nothing.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let text: String = text.lines().flat_map(|line| [line.trim(), "\n"]).collect();
+        // A carriage return within a line ends none, whatever the parser thinks.
+        let text = text.replace('\r', " ");
         let file: Arc<str> = name.into();
         let mut open = Open {
             place: Place { file, line: 0, section: "".into() },
+            header: 0,
             section: Section::default(),
             named: false,
         };
@@ -223,6 +228,7 @@ impl DeviceParams {
                 None => break,
                 Some(Item::Section(name)) => {
                     open.place.section = name.into();
+                    open.header = open.place.line;
                     open.named = true;
                 }
                 Some(Item::SectionEnd) => self.close(&mut open),
@@ -283,7 +289,9 @@ impl DeviceParams {
         }
         if section.vendors.is_empty() || section.parts.is_empty() {
             let text = "the section names no device: it needs vendor_id and vendor_part_id";
-            self.warn(&open.place, text.to_owned());
+            // Said at the end of the section, but about its beginning.
+            let place = Place { line: open.header, ..open.place.clone() };
+            self.warn(&place, text.to_owned());
             return;
         }
         self.sections.push(section);
@@ -442,7 +450,7 @@ mod tests {
                 "a.ini:10 [N]: loopback_capable = maybe: must be 0, 1, yes or no",
                 "a.ini:13: `[Broken` is no section header: `[name]`",
                 "a.ini:14: `mtu` stands in no section",
-                "a.ini:17 [Empty]: the section names no device: it needs vendor_id and vendor_part_id",
+                "a.ini:15 [Empty]: the section names no device: it needs vendor_id and vendor_part_id",
             ]
         );
         let settings = params.of(1, 1);

@@ -41,6 +41,30 @@ pub trait Port {
         len: usize,
     ) -> Result<Posted, Refused<Self::Slot>>;
 
+    /// As [`post_send`](Port::post_send), but the device may be told with the next [`ring`](Port::ring) of the lane, which
+    /// comes before anything else is posted on any lane: so that what had to wait goes with one doorbell.
+    ///
+    /// # Errors
+    /// [`Refused`]: it will not be posted.
+    fn post_send_later(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Self::Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Self::Slot>> {
+        Self::post_send(self, permit, slot, len)
+    }
+
+    /// Hands over what [`post_send_later`](Port::post_send_later) has kept.
+    ///
+    /// # Errors
+    /// The device did not take all of it: the lane is broken. The slots it did not take come out of
+    /// [`close`](Port::close), like those it has.
+    fn ring(&mut self, lane: LaneId) -> Result<(), PortError> {
+        let _ = lane;
+        Ok(())
+    }
+
     /// Posts the whole slot as a receive on `lane`. Called by the lane's account only.
     ///
     /// # Errors
@@ -50,6 +74,23 @@ pub trait Port {
     /// The next completion: one at a time, batched inside. Completions of a lane come in the
     /// order of the posts of their kind; of a closed lane none come.
     fn poll(&mut self) -> Option<Completion<Self::Slot>>;
+
+    /// The next completion as [`poll`](Port::poll) gives it, taken apart for the messages that went well.
+    #[inline(always)]
+    fn poll_message(&mut self) -> Found<Self::Slot> {
+        match self.poll() {
+            None => Found::Nothing,
+            Some(Completion { lane, op, slot: Some(slot), len, status: Status::Ok }) => match op {
+                Op::Send => Found::Sent(lane, slot),
+                Op::Recv => Found::Received(lane, slot, len),
+                Op::OneSided => {
+                    let (slot, status) = (Some(slot), Status::Ok);
+                    Found::Done(Completion { lane, op, slot, len, status })
+                }
+            },
+            Some(done) => Found::Done(done),
+        }
+    }
 
     /// Destroys the lane's queue pair and gives the slots back that were posted on it and did not
     /// complete, in any order. Slots that the device would not let go are missing.
@@ -62,6 +103,13 @@ pub trait Port {
     /// Takes a slot back: a send buffer into its pool, the receive buffer of a closed lane to
     /// wherever it came from.
     fn recycle(&mut self, slot: Self::Slot);
+
+    /// [`recycle`](Port::recycle) for a slot that [`send_slot`](Port::send_slot) gave out for `class`.
+    #[inline]
+    fn recycle_send(&mut self, class: u8, slot: Self::Slot) {
+        let _ = class;
+        self.recycle(slot);
+    }
 
     /// Bytes that are sent without reading the slot after the post. For information.
     fn max_inline(&self) -> usize {
@@ -213,6 +261,21 @@ pub struct Completion<S> {
     pub len: usize,
     /// How it ended.
     pub status: Status,
+}
+
+/// What [`Port::poll_message`] found.
+#[derive(Debug)]
+pub enum Found<S> {
+    /// Nothing has completed.
+    Nothing,
+    /// A send, well.
+    Sent(LaneId, S),
+    /// A receive of so many bytes, well.
+    Received(LaneId, S, usize),
+    /// Another completion.
+    Done(Completion<S>),
+    /// [`Port::poll`] tells what comes next, and must be asked.
+    Other,
 }
 
 /// The kind of a completed post.

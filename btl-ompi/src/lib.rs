@@ -37,6 +37,8 @@ mod endpoint;
 mod guard;
 mod memory;
 mod modex;
+#[cfg(test)]
+mod modex_check;
 mod module;
 mod offer;
 mod onesided;

@@ -172,3 +172,26 @@ fn different_lanes_do_not_pair() {
          give all processes the same btl_verbs_lane0_size and btl_verbs_lane1_size"
     );
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_bytes_are_read_or_refused(data in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        crate::modex_check::check(&data);
+    }
+
+    /// Nearly right: what we write, with some bytes changed.
+    #[test]
+    fn any_change_of_some_bytes_is_read_or_refused(
+        changes in proptest::collection::vec((0usize..80, proptest::prelude::any::<u8>()), 0..5),
+    ) {
+        let mut blob = encode(&sample()).expect("encodes");
+        for (at, byte) in changes {
+            if let Some(b) = blob.get_mut(at) {
+                *b = byte;
+            }
+        }
+        crate::modex_check::check(&blob);
+    }
+}

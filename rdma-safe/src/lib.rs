@@ -159,7 +159,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use event::{AsyncEvent, AsyncEvents, PortEvent, QpEvent, SrqEvent};
 pub use fork::{ForkSupport, fork_support};
 pub use gid::{Gid, GidChoice, GidEntry, GidKind};
-pub use group::{Completion, PollGroup, QpKey};
+pub use group::{Completion, PollGroup, Polled, QpKey};
 pub use loopback::{LoopbackSource, LoopbackSupport};
 #[doc(inline)]
 pub use manual::{InitAttr, ManualQp, PeerAccess, RtrAttr, RtsAttr, StepError};

@@ -1,6 +1,7 @@
 //! Calling cargo, and finding what it built.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -24,6 +25,21 @@ pub(crate) fn cargo() -> Command {
     }
     command.current_dir(paths::root()).stdin(Stdio::null());
     command
+}
+
+/// The compiler.
+pub(crate) fn rustc() -> OsString {
+    env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())
+}
+
+/// The target that the compiler builds for when none is named. Named, it keeps flags from build scripts and macros.
+///
+/// # Errors
+/// The compiler does not say.
+pub(crate) fn host() -> Result<String> {
+    let text = exec::output(Command::new(rustc()).arg("-vV"), Duration::from_secs(60))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    line.map(str::to_owned).context("`rustc -vV` names no host")
 }
 
 /// One file that a build made.

@@ -35,6 +35,8 @@ pub(crate) enum Group {
     Perftest,
     /// Talking to other programs on rdma_cm.
     Interop,
+    /// Building libFuzzer.
+    Fuzz,
 }
 
 impl Group {
@@ -50,6 +52,7 @@ impl Group {
             Self::Count => "to count instructions",
             Self::Perftest => "to compare with perftest",
             Self::Interop => "to talk to rping and ucmatose",
+            Self::Fuzz => "to build the fuzzer",
             Self::Rivals => "to build the crates that these are compared with",
         }
     }
@@ -165,6 +168,7 @@ const NEEDS: &[Need] = &[
         Program("ucmatose"),
         ["rdmacm-utils", "librdmacm-utils", "librdmacm-utils", "rdma-core"],
     ),
+    need(Group::Fuzz, Program("c++"), ["g++", "gcc-c++", "gcc-c++", "gcc"]),
     need(Group::Rivals, Program("cmake"), ["cmake", "cmake", "cmake", "cmake"]),
     need(
         Group::Rivals,

@@ -387,7 +387,7 @@ fn stray_post(file: &File) -> Vec<(usize, String)> {
         file,
         &["btl-core/src/"],
         &["btl-core/src/lane.rs", "btl-core/src/verbs/"],
-        &[".post_send("],
+        &[".post_send(", ".post_send_later("],
     )
 }
 

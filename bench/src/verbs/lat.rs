@@ -1,9 +1,10 @@
 //! Ping-pong, as ib_send_lat: every send is signalled and its completion polled, and the time of one way is half of that from one send
 //! to the next.
 
+use crate::Outcome;
 use crate::clock::{cycles, per_microsecond};
 use crate::peer::{self, Half};
-use crate::{Outcome, Spec};
+use crate::spec::Spec;
 use rdma_safe::{SendFlags, Slot};
 
 pub(crate) fn run(spec: &Spec) -> Outcome {

@@ -10,47 +10,16 @@ mod clock;
 mod lat;
 mod onesided;
 mod peer;
+#[path = "../spec.rs"]
+mod spec;
 mod stream;
 
 use std::error::Error;
 use std::process::ExitCode;
 
+use spec::Spec;
+
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
-
-/// What to run.
-struct Spec {
-    server: bool,
-    addr: std::net::SocketAddr,
-    /// Bytes of a message.
-    size: usize,
-    /// Messages.
-    count: usize,
-    /// Most sends in flight.
-    depth: usize,
-    /// Receives posted.
-    receives: usize,
-}
-
-fn spec(args: &[String]) -> Outcome<Spec> {
-    let [role, addr, size, count, depth, receives] = args else {
-        return Err(
-            "usage: bench-verbs TEST server|client ADDR:PORT SIZE ITERATIONS DEPTH RECEIVES".into(),
-        );
-    };
-    let server = match role.as_str() {
-        "server" => true,
-        "client" => false,
-        other => return Err(format!("{other} is neither server nor client").into()),
-    };
-    Ok(Spec {
-        server,
-        addr: addr.parse()?,
-        size: size.parse()?,
-        count: count.parse()?,
-        depth: depth.parse()?,
-        receives: receives.parse()?,
-    })
-}
 
 fn run(args: &[String]) -> Outcome {
     let (test, rest) = args.split_first().ok_or("no test is named")?;
@@ -58,7 +27,7 @@ fn run(args: &[String]) -> Outcome {
         println!("cycles_per_us {:.3}", clock::per_microsecond());
         return Ok(());
     }
-    let spec = spec(rest)?;
+    let spec = Spec::read(rest)?;
     match test.as_str() {
         "send_lat" => lat::run(&spec),
         "send_bw" => stream::run(&spec),

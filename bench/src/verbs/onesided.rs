@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
+use crate::Outcome;
 use crate::peer::{self, Half, Idle, WORD};
-use crate::{Outcome, Spec};
+use crate::spec::Spec;
 use rdma_safe::{MemoryRegion, OwnedMemory, Payload, Remote, RemoteAccess, RemoteRange, Request};
 
 /// Which way the bytes go.
@@ -79,7 +80,7 @@ fn actor(spec: &Spec, way: Way) -> Outcome {
         })?;
         idle.polled(n)?;
     }
-    peer::print_rate(spec, start.elapsed());
+    spec.print_rate(start.elapsed());
     half.say(0)?;
     peer.end()
 }

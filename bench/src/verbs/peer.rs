@@ -8,7 +8,8 @@ use rdma_safe::{
     Wc,
 };
 
-use crate::{Outcome, Spec};
+use crate::Outcome;
+use crate::spec::Spec;
 
 /// For anything that has to come.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -250,11 +251,4 @@ pub(crate) fn dial(
     let greeting = half.first_received()?;
     half.qp.post_recv(greeting)?;
     Ok((Peer { half, channel, connection, iwarp }, told))
-}
-
-/// Prints what the guest's script reads.
-pub(crate) fn print_rate(spec: &Spec, time: Duration) {
-    #[expect(clippy::cast_precision_loss, reason = "bytes of a short run")]
-    let mib = (spec.size * spec.count) as f64 / 1_048_576.0;
-    println!("mib_per_s {:.3}", mib / time.as_secs_f64());
 }

@@ -5,8 +5,9 @@
 
 use std::time::Instant;
 
+use crate::Outcome;
 use crate::peer::{self, Half, Idle, WORD};
-use crate::{Outcome, Spec};
+use crate::spec::Spec;
 use rdma_safe::{SendFlags, Slot};
 
 /// Receives for what the receiver tells.
@@ -82,7 +83,7 @@ fn sender(spec: &Spec) -> Outcome {
         let n = credits(half, &mut taken)?;
         idle.polled(n)?;
     }
-    peer::print_rate(spec, time);
+    spec.print_rate(time);
     peer.end()
 }
 

@@ -3,8 +3,8 @@ use super::PortEvent;
 use super::rma::Ops;
 use crate::error::{PortError, ProtocolFault};
 use crate::frag::{Fifo, Table};
-use crate::lane::{Frame, LaneAcct, NotSent, Refusal, transmit};
-use crate::names::{ConnToken, LaneId, Nanos, Role};
+use crate::lane::{Frame, LaneAcct, NotSent, Refusal, When, transmit};
+use crate::names::{ConnToken, LaneId, Nanos, PeerId, Role};
 use crate::port::{Port, Posted, Refused, RefusedWhy};
 use crate::route::FirstLane;
 use crate::stats::Stats;
@@ -17,6 +17,7 @@ pub(super) struct Lane<S> {
     pub(super) id: LaneId,
     /// Index of the peer.
     pub(super) peer: u32,
+    pub(super) peer_id: PeerId,
     pub(super) class: u8,
     pub(super) role: Role,
     pub(super) conn: ConnToken,
@@ -154,16 +155,27 @@ pub(super) struct Io<P: Port> {
     pub(super) hangups: Vec<LaneId>,
     /// Lanes on which the device refused something for the moment.
     pub(super) retry: Vec<LaneId>,
+    /// Why the device has just refused the message that takes the long way now.
+    pub(super) turned_away: Option<RefusedWhy>,
     /// Lanes whose credits are to be told on the first lane of their peer.
     pub(super) elsewhere: Vec<LaneId>,
     #[cfg(feature = "sabotage")]
     pub(super) sabotage: crate::config::Sabotage,
+    /// No rule is broken: messages take the short way, as in what ships.
+    #[cfg(feature = "sabotage")]
+    pub(super) straight: bool,
 }
 
 impl<S> Lane<S> {
     /// Whether a goodbye was said and heard, and the device has sent ours.
     pub(super) fn is_finished(&self) -> bool {
         self.bye.heard && self.bye.done
+    }
+
+    /// Whether [`pump`](Io::pump) would find nothing to send but messages that wait.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.due.is_none() && !self.bye.wanted && !self.acct.credits_due()
     }
 }
 
@@ -190,8 +202,12 @@ impl<P: Port> Io<P> {
     }
 
     /// Posts a message of the upper layer. On success the caller puts it on `lane.inflight`.
-    #[inline]
-    pub(super) fn post_data(&mut self, lane: &mut Lane<P::Slot>, i: u32) -> Result<(), Wait> {
+    pub(super) fn post_data(
+        &mut self,
+        lane: &mut Lane<P::Slot>,
+        i: u32,
+        when: When,
+    ) -> Result<(), Wait> {
         if lane.dead.is_some() || lane.bye.posted {
             return Err(Wait::Dead);
         }
@@ -204,8 +220,11 @@ impl<P: Port> Io<P> {
             return Err(if frag.one_sided { Wait::OneSided } else { Wait::Dead });
         };
         frag.addr = slot.as_ptr().addr();
+        if let Some(why) = self.turned_away.take() {
+            return self.data_refused(lane, i, Refused { why, slot: Some(slot) });
+        }
         let frame = Frame { kind: Kind::Data, tag: frag.tag, len: frag.len };
-        match transmit(&mut lane.acct, &mut self.port, frame, slot) {
+        match transmit(&mut lane.acct, &mut self.port, frame, slot, when) {
             Ok(posted) => {
                 lane.used = true;
                 lane.stats.messages_sent += 1;
@@ -238,10 +257,15 @@ impl<P: Port> Io<P> {
             self.kill(lane, Cause::Error(refused.why.into_error()));
             return Err(Wait::Dead);
         }
-        // The device kept the slot: it comes back when the lane is closed.
-        lane.used = true;
-        self.kill(lane, Cause::Error(refused.why.into_error()));
+        self.kept(lane, refused.why);
         Ok(())
+    }
+
+    /// The device kept the slot of a message: it comes back when the lane is closed.
+    #[cold]
+    pub(super) fn kept(&mut self, lane: &mut Lane<P::Slot>, why: RefusedWhy) {
+        lane.used = true;
+        self.kill(lane, Cause::Error(why.into_error()));
     }
 
     /// Posts a control message if the rules, the lane's control slot and the device allow it.
@@ -263,7 +287,8 @@ impl<P: Port> Io<P> {
         slot: P::Slot,
     ) -> Option<Posted> {
         let addr = slot.as_ptr().addr();
-        match transmit(&mut lane.acct, &mut self.port, Frame { kind, tag: 0, len }, slot) {
+        let frame = Frame { kind, tag: 0, len };
+        match transmit(&mut lane.acct, &mut self.port, frame, slot, When::Now) {
             Ok(posted) => {
                 if let Some(frag) = self.frags.get_mut(lane.ctl_frag) {
                     frag.addr = addr;
@@ -293,7 +318,6 @@ impl<P: Port> Io<P> {
 
     /// Sends whatever may be sent on the lane now. Called after everything that can change that:
     /// a grant, a completion, a Hello, a release.
-    #[inline]
     pub(super) fn pump(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) {
         if lane.dead.is_some() || lane.bye.posted {
             return;
@@ -301,17 +325,8 @@ impl<P: Port> Io<P> {
         if !lane.due.is_none() && !self.pay_dues(lane) {
             return;
         }
-        while let Some(i) = pending.front() {
-            match self.post_data(lane, i) {
-                Ok(()) => {}
-                Err(Wait::OneSided) if self.pump_rma(lane, pending) => continue,
-                Err(_) => break,
-            }
-            self.frags.pop(pending);
-            self.frags.push(&mut lane.inflight, i);
-            #[cfg(feature = "sabotage")]
-            self.sabotage.miscount(&mut lane.acct);
-            self.queued = self.queued.saturating_sub(1);
+        if !pending.is_empty() {
+            self.drain(lane, pending);
         }
         if lane.bye.wanted && pending.is_empty() && Self::is_quiet(lane) {
             if let Some(posted) = self.post_control(lane, Kind::Bye) {
@@ -331,6 +346,40 @@ impl<P: Port> Io<P> {
         if let Some(posted) = self.post_control(lane, Kind::Credit) {
             lane.stats.credit_only_sent += 1;
             lane.stats.credits_alone += u64::from(posted.told);
+        }
+    }
+
+    /// Posts what waits, several at a time with one doorbell.
+    #[inline(never)]
+    fn drain(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) {
+        let when = if pending.len() > 1 { When::Later } else { When::Now };
+        while let Some(i) = pending.front() {
+            match self.post_data(lane, i, when) {
+                Ok(()) => {}
+                Err(Wait::OneSided) => {
+                    self.ring(lane, when);
+                    match self.pump_rma(lane, pending) {
+                        true => continue,
+                        false => break,
+                    }
+                }
+                Err(_) => break,
+            }
+            self.frags.pop(pending);
+            self.frags.push(&mut lane.inflight, i);
+            #[cfg(feature = "sabotage")]
+            self.sabotage.miscount(&mut lane.acct);
+            self.queued = self.queued.saturating_sub(1);
+        }
+        self.ring(lane, when);
+    }
+
+    /// Hands over what was posted for later.
+    fn ring(&mut self, lane: &mut Lane<P::Slot>, when: When) {
+        if when == When::Later
+            && let Err(error) = self.port.ring(lane.id)
+        {
+            self.kill(lane, Cause::Error(error));
         }
     }
 
@@ -360,7 +409,7 @@ impl<P: Port> Io<P> {
     }
 
     #[cold]
-    fn recv_refused(&mut self, lane: &mut Lane<P::Slot>, refused: Refused<P::Slot>) {
+    pub(super) fn recv_refused(&mut self, lane: &mut Lane<P::Slot>, refused: Refused<P::Slot>) {
         lane.stats.receives_refused += 1;
         match refused {
             Refused { why: RefusedWhy::Again, slot: Some(slot) } => {

@@ -187,6 +187,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             acct,
             id,
             peer: peer.index,
+            peer_id: self.endpoint_mut(peer).map_or(peer, |endpoint| endpoint.id),
             class,
             role,
             conn,
@@ -264,7 +265,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// An entry of the message table that stands for the lane's control message.
     fn control_frag(&mut self, addr: usize, class: u8) -> u32 {
         let mut frag =
-            Frag { slot: None, addr, cookie: 0, len: 0, tag: 0, class, one_sided: false };
+            Frag { slot: None, addr, cookie: 0, len: 0, max: 0, tag: 0, class, one_sided: false };
         // One for every send buffer and one-sided operation, and one for every lane.
         let lanes = (self.lanes.len() - self.free_lanes.len()) as u32;
         if self.io.frags.size() < self.config.message_entries() + lanes {

@@ -72,8 +72,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
         let frag = io.frags.remove(i)?;
         io.pump(lane, pending);
-        let (peer, class, len) = (endpoint.id, frag.class, frag.len);
-        let max = self.config.max_payload(class) as u32;
+        let (peer, class, len, max) = (endpoint.id, frag.class, frag.len, frag.max);
         let buf = slot.map(|slot| SendBuf { slot, class, len, max });
         Some(Event::Sent { peer, cookie: frag.cookie, buf, result: Ok(()) })
     }
@@ -185,7 +184,17 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// Posts a received buffer again and returns its credit to the peer. A buffer of a lane that
     /// ended meanwhile goes back to the port.
+    #[inline(always)]
     pub fn release(&mut self, buf: RecvBuf<P::Slot>) {
+        let RecvBuf { slot, len, lane } = buf;
+        if let Err(slot) = self.release_quick(lane, slot) {
+            self.release_long(RecvBuf { slot, len, lane });
+        }
+    }
+
+    /// [`release`](Engine::release) for everything.
+    #[inline(never)]
+    fn release_long(&mut self, buf: RecvBuf<P::Slot>) {
         let RecvBuf { slot, lane: id, .. } = buf;
         if self.lane(id).is_none() {
             self.io.port.recycle(slot);

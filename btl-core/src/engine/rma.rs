@@ -386,7 +386,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let class = self.rma_class(&op);
         let at = self.io.ops.insert(op).map_err(|op| op.memory)?;
         let addr = at as usize;
-        let frag = Frag { slot: None, addr, cookie, len: 0, tag: 0, class, one_sided: true };
+        let frag =
+            Frag { slot: None, addr, cookie, len: 0, max: 0, tag: 0, class, one_sided: true };
         // The message table has an entry for each operation.
         let Ok(i) = self.io.frags.insert(frag) else {
             return Err(self.io.ops.remove(addr).and_then(|op| op.memory));

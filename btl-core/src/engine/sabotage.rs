@@ -3,7 +3,7 @@ use super::Engine;
 use super::io::{Io, Lane};
 use crate::config::Sabotage;
 use crate::endpoint::Link;
-use crate::lane::{Frame, LaneAcct, NotSent, transmit};
+use crate::lane::{Frame, LaneAcct, NotSent, When, transmit};
 use crate::names::LaneId;
 use crate::port::{Cm, Completion, Port};
 use crate::wire::{HEADER, Header, Kind};
@@ -100,7 +100,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
         let addr = slot.as_ptr().addr();
         let frame = Frame { kind: Kind::StrayCredit, tag: class, len: 2 };
-        match transmit(&mut zero.acct, &mut io.port, frame, slot) {
+        match transmit(&mut zero.acct, &mut io.port, frame, slot, When::Now) {
             Ok(_) => {
                 if let Some(frag) = io.frags.get_mut(zero.ctl_frag) {
                     frag.addr = addr;

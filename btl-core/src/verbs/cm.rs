@@ -1,6 +1,6 @@
 //! The engine's side of the connection manager: two queues and a flag.
+use super::handover::{Letters, Tray, lock};
 use super::port::VerbsQp;
-use super::workshop::lock;
 use crate::port::{Cm, CmEvent, CmRequest};
 use rdma_cm::Waker;
 use std::collections::VecDeque;
@@ -9,15 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// What the engine and the connection manager's thread leave for each other.
-#[derive(Default)]
 pub(super) struct Mail {
-    requests: Mutex<Vec<CmRequest>>,
-    events: Mutex<VecDeque<CmEvent<VerbsQp>>>,
-    /// Something is in `events`. Written under its lock; an empty poll reads only this.
-    arrived: AtomicBool,
+    requests: Tray<CmRequest>,
+    events: Letters<CmEvent<VerbsQp>>,
     /// The engine is gone.
     quit: AtomicBool,
     pub(super) counts: Counts,
+}
+
+impl Default for Mail {
+    fn default() -> Mail {
+        let (requests, events) = (Tray::new(), Letters::new());
+        Mail { requests, events, quit: AtomicBool::new(false), counts: Counts::default() }
+    }
 }
 
 /// Counters of the thread.
@@ -86,13 +90,11 @@ impl Counts {
 
 impl Mail {
     pub(super) fn push(&self, event: CmEvent<VerbsQp>) {
-        let mut events = lock(&self.events);
-        events.push_back(event);
-        self.arrived.store(true, Ordering::Relaxed);
+        self.events.push(event);
     }
 
     pub(super) fn take_requests(&self) -> Vec<CmRequest> {
-        std::mem::take(&mut lock(&self.requests))
+        self.requests.take()
     }
 
     pub(super) fn has_quit(&self) -> bool {
@@ -113,14 +115,13 @@ impl Cm for VerbsCm {
     type Qp = VerbsQp;
 
     fn request(&mut self, request: CmRequest) {
-        lock(&self.mail.requests).push(request);
+        self.mail.requests.put(request);
         self.waker.wake();
     }
 
     #[inline]
     fn poll(&mut self) -> Option<CmEvent<VerbsQp>> {
-        // A late look at the flag only means one poll more; the lock orders the rest.
-        if self.inbox.is_empty() && !self.mail.arrived.load(Ordering::Relaxed) {
+        if self.inbox.is_empty() && !self.mail.events.have_arrived() {
             return None;
         }
         self.fetch()
@@ -137,9 +138,7 @@ impl VerbsCm {
     #[inline(never)]
     fn fetch(&mut self) -> Option<CmEvent<VerbsQp>> {
         if self.inbox.is_empty() {
-            let mut events = lock(&self.mail.events);
-            std::mem::swap(&mut *events, &mut self.inbox);
-            self.mail.arrived.store(false, Ordering::Relaxed);
+            self.mail.events.fetch(&mut self.inbox);
         }
         self.inbox.pop_front()
     }

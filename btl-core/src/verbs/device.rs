@@ -51,6 +51,26 @@ pub struct PortChoice {
 }
 
 impl PortChoice {
+    /// A port and addresses that the caller knows to belong to it: where [`find`] cannot see that, because sysfs is not
+    /// there (a sandbox), or the addresses are not those of a network interface of this namespace. [`open_port`] listens on
+    /// all of them and dials from them; the best comes first.
+    ///
+    /// # Errors
+    /// [`OpenError::NoUsablePort`] when there is no address.
+    ///
+    /// [`open_port`]: super::open_port
+    pub fn new(
+        context: Context,
+        port: u8,
+        addrs: Vec<LocalAddress>,
+    ) -> Result<PortChoice, OpenError> {
+        if addrs.is_empty() {
+            let reason = format!("no address is given for port {port} of {}", context.name());
+            return Err(OpenError::NoUsablePort { reasons: vec![reason] });
+        }
+        Ok(PortChoice { context, port, addrs })
+    }
+
     /// The device, like `siw0`.
     pub fn device(&self) -> &str {
         self.context.name()

@@ -1,8 +1,9 @@
 //! Dials run on workers: on soft iWARP a connect to a silent host blocks inside the system call
 //! for minutes. Every blocking call here ends at the dial's deadline or when it is cancelled.
 use super::device::source_for;
+use super::handover::{Jobs, Tray};
 use super::port::VerbsQp;
-use super::workshop::{Workshop, lock};
+use super::workshop::Workshop;
 use crate::names::{ConnToken, Role};
 use crate::setup::SetupLane;
 use crate::wire;
@@ -10,9 +11,8 @@ use rdma_cm::{
     CancelToken, ConnectError, Connector, Established, EventChannel, Initiator, LoopbackPolicy,
     PrivateData, Waker,
 };
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -67,28 +67,18 @@ pub(super) struct Dialers {
 
 /// What the workers share.
 struct Desk {
-    jobs: Mutex<Jobs>,
-    /// There is a job, or the end has come.
-    changed: Condvar,
-    done: Mutex<Vec<Done>>,
+    jobs: Jobs<Job>,
+    done: Tray<Done>,
     workshop: Arc<Workshop>,
     /// Addresses of the port, to dial from.
     own: Vec<SocketAddr>,
     waker: Waker,
 }
 
-#[derive(Default)]
-struct Jobs {
-    queue: VecDeque<Job>,
-    idle: usize,
-    over: bool,
-}
-
 impl Dialers {
     /// `waker` wakes whoever calls [`take_done`](Self::take_done).
     pub(super) fn new(workshop: Arc<Workshop>, own: Vec<SocketAddr>, waker: Waker) -> Dialers {
-        let (jobs, done, changed) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let desk = Desk { jobs, changed, done, workshop, own, waker };
+        let desk = Desk { jobs: Jobs::new(), done: Tray::new(), workshop, own, waker };
         Dialers { desk: Arc::new(desk), threads: Vec::new() }
     }
 
@@ -97,36 +87,32 @@ impl Dialers {
     /// # Errors
     /// There is no worker and none could be started.
     pub(super) fn submit(&mut self, job: Job) -> std::io::Result<()> {
-        let mut jobs = lock(&self.desk.jobs);
-        if jobs.idle <= jobs.queue.len() && self.threads.len() < WORKERS {
-            let desk = Arc::clone(&self.desk);
+        let Dialers { desk, threads } = self;
+        desk.jobs.put(job, |all_busy| {
+            if !all_busy || threads.len() >= WORKERS {
+                return Ok(());
+            }
+            let desk = Arc::clone(desk);
             let worker = std::thread::Builder::new().name("btl-dial".into());
             match worker.spawn(move || desk.work()) {
-                Ok(thread) => self.threads.push(thread),
-                Err(e) if self.threads.is_empty() => return Err(e),
+                Ok(thread) => threads.push(thread),
+                Err(e) if threads.is_empty() => return Err(e),
                 // Those that run will come to it.
                 Err(_) => {}
             }
-        }
-        jobs.queue.push_back(job);
-        drop(jobs);
-        self.desk.changed.notify_one();
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Dials that have ended since the last call.
     pub(super) fn take_done(&self) -> Vec<Done> {
-        std::mem::take(&mut lock(&self.desk.done))
+        self.desk.done.take()
     }
 
     /// Ends the workers; every dial must have been cancelled before. What they still deliver is
     /// dropped.
     pub(super) fn end(&mut self) {
-        let mut jobs = lock(&self.desk.jobs);
-        jobs.over = true;
-        jobs.queue.clear();
-        drop(jobs);
-        self.desk.changed.notify_all();
+        self.desk.jobs.end();
         for thread in self.threads.drain(..) {
             // It does not panic; if it did, it is over all the same.
             let _ = thread.join();
@@ -137,26 +123,11 @@ impl Dialers {
 
 impl Desk {
     fn work(&self) {
-        while let Some(job) = self.next_job() {
+        while let Some(job) = self.jobs.next() {
             let conn = job.conn;
             let result = self.dial(job);
-            lock(&self.done).push(Done { conn, result });
+            self.done.put(Done { conn, result });
             self.waker.wake();
-        }
-    }
-
-    fn next_job(&self) -> Option<Job> {
-        let mut jobs = lock(&self.jobs);
-        loop {
-            if jobs.over {
-                return None;
-            }
-            if let Some(job) = jobs.queue.pop_front() {
-                return Some(job);
-            }
-            jobs.idle += 1;
-            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-            jobs.idle = jobs.idle.saturating_sub(1);
         }
     }
 

@@ -29,10 +29,12 @@
 //! | `cm` | the engine's handle of the thread |
 //! | `thread` | the thread that drives the connection machine |
 //! | `dial` | the workers that dial |
+//! | `handover` | the queues between them |
 mod cm;
 mod device;
 mod dial;
 mod error;
+mod handover;
 mod idle;
 mod nudge;
 mod own;
@@ -42,6 +44,12 @@ mod rma;
 mod sabotage;
 mod thread;
 mod workshop;
+
+/// What [`handover`] synchronises with.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, Ordering};
+    pub(super) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+}
 
 use crate::config::Config;
 use cm::Mail;

@@ -6,11 +6,12 @@ use crate::error::PortError;
 use crate::lane::{RmaPermit, RmaPosted, SendPermit};
 use crate::names::LaneId;
 use crate::port::{
-    Completion, Op, Port, PortInfo, Posted, Refused, RefusedWhy, RmaRefused, SetupQp, Status,
+    Completion, Found, Op, Port, PortInfo, Posted, Refused, RefusedWhy, RmaRefused, SetupQp, Status,
 };
 use crate::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use rdma_safe::{
-    Error, PollGroup, PostError, ProtectionDomain, QpKey, QueuePair, SendFlags, Slot, WcStatus, Why,
+    BatchError, Error, PollGroup, Polled, PostError, ProtectionDomain, QpKey, QueuePair, Request,
+    SendFlags, Slot, WcStatus, Why,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -70,10 +71,16 @@ pub struct VerbsPort {
     /// By lane index.
     lanes: Vec<Option<Place>>,
     pools: Vec<SendPool>,
+    /// What is handed over with the next doorbell, all of one lane.
+    staged: Vec<(Slot, usize)>,
+    /// What a lane's device did not take of that.
+    refused: Vec<(LaneId, Slot)>,
     /// What is left to report of a group that failed.
     failed: VecDeque<Completion<Slot>>,
     nudges: Nudges,
     info: PortInfo,
+    /// There is one group, it works, and nothing is nudged or left to report.
+    alone: bool,
     max_inline: usize,
     pub(super) rma: Rma,
     pub(super) workshop: Arc<Workshop>,
@@ -116,9 +123,12 @@ impl VerbsPort {
             turn: (0, TURN),
             lanes: Vec::new(),
             pools,
+            staged: Vec::new(),
+            refused: Vec::new(),
             failed: VecDeque::new(),
             nudges: Nudges::default(),
             info,
+            alone: false,
             max_inline: 0,
             rma: Rma::new(workshop.context(), max_message),
             workshop,
@@ -130,6 +140,7 @@ impl VerbsPort {
     fn take_groups(&mut self) {
         let fresh = self.workshop.fresh_groups().into_iter();
         self.groups.extend(fresh.map(|group| Group { group, lanes: Vec::new(), broken: false }));
+        self.look_round();
     }
 
     #[inline]
@@ -150,6 +161,7 @@ impl VerbsPort {
             let (lane, status) = (place.lane, status.clone());
             self.failed.push_back(Completion { lane, op: Op::Recv, slot: None, len: 0, status });
         }
+        self.look_round();
     }
 
     /// Whether a completion is the engine's; ends the nudging of a lane that receives.
@@ -157,9 +169,64 @@ impl VerbsPort {
     fn seen(&mut self, lane: LaneId, done: &rdma_safe::Completion) -> bool {
         if !self.nudges.is_empty() && done.op == rdma_safe::Op::Recv {
             self.nudges.remove(lane);
+            self.look_round();
         }
         // What had nothing was a nudge.
         done.slot.is_some() || done.op == rdma_safe::Op::Recv || done.payload.is_some()
+    }
+
+    /// Whether there is one group and nothing else to look at.
+    fn look_round(&mut self) {
+        let whole = matches!(self.groups.as_slice(), [Group { broken: false, .. }]);
+        self.alone = whole && self.nudges.is_empty() && self.failed.is_empty();
+    }
+
+    /// What a completion is for the engine, if it is something.
+    #[inline]
+    fn heard_of(&mut self, lane: LaneId, done: rdma_safe::Completion) -> Option<Completion<Slot>> {
+        if !self.seen(lane, &done) {
+            return None;
+        }
+        Some(match done.op {
+            rdma_safe::Op::Send => translate(lane, Op::Send, done),
+            op if op.is_recv() => translate(lane, Op::Recv, done),
+            _ => self.one_sided(lane, done),
+        })
+    }
+
+    /// The next completion of all groups, each in its turn.
+    fn poll_all(&mut self) -> Option<Completion<Slot>> {
+        let mut empty = 0;
+        while empty < self.groups.len() {
+            let (at, left) = self.turn;
+            let Some(Group { group, lanes, broken: false }) = self.groups.get_mut(at) else {
+                empty += 1;
+                self.next_turn();
+                continue;
+            };
+            match group.poll() {
+                Ok(Some(done)) => {
+                    let lane = lanes.get(done.key.index()).copied().unwrap_or(LaneId::NONE);
+                    match left {
+                        0 => self.next_turn(),
+                        _ => self.turn.1 = left - 1,
+                    }
+                    let found = self.heard_of(lane, done);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+                Ok(None) => {
+                    empty += 1;
+                    self.next_turn();
+                }
+                Err(e) => self.fail_group(at, &e),
+            }
+        }
+        if !self.nudges.is_empty() {
+            self.nudge();
+        }
+        self.failed.pop_front()
     }
 
     /// A put, get or atomic is done.
@@ -220,6 +287,7 @@ impl Port for VerbsPort {
         }
         self.max_inline = self.max_inline.max(qp.max_inline());
         self.rma.attach(lane, qp.config().send_depth);
+        self.staged.reserve(qp.config().send_depth as usize);
         let Some(group) = self.groups.get_mut(at).filter(|g| !g.broken) else {
             self.workshop.scrap(VerbsQp { qp, group: at, nudge, reads });
             return Err(PortError::new(0, "the lane's completion queue has failed"));
@@ -236,10 +304,11 @@ impl Port for VerbsPort {
         if nudge {
             self.nudges.add(lane);
         }
+        self.look_round();
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_send(
         &mut self,
         permit: SendPermit<'_>,
@@ -257,7 +326,42 @@ impl Port for VerbsPort {
         Ok(permit.posted())
     }
 
-    #[inline]
+    fn post_send_later(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Slot>> {
+        if self.place(permit.lane()).is_none() {
+            return Err(gone(slot));
+        }
+        self.staged.push((slot, len));
+        Ok(permit.posted())
+    }
+
+    fn ring(&mut self, lane: LaneId) -> Result<(), PortError> {
+        let place = self.place(lane);
+        let mut staged = self.staged.drain(..);
+        let group = place.and_then(|p| Some((self.groups.get_mut(p.group)?, p.key)));
+        let Some((group, key)) = group else {
+            self.refused.extend(staged.map(|(slot, _)| (lane, slot)));
+            return Err(PortError::new(0, GONE));
+        };
+        let mut requests = staged.by_ref().map(|(slot, len)| Request::send(slot, len));
+        let Err(BatchError { error, unseen, .. }) = group.group.post_batch(key, &mut requests)
+        else {
+            return Ok(());
+        };
+        let unseen = unseen.into_iter().filter_map(|payload| payload.into_slot().ok());
+        let back = error.slot.into_iter().chain(unseen).chain(staged.map(|(slot, _)| slot));
+        self.refused.extend(back.map(|slot| (lane, slot)));
+        Err(match error.why {
+            Why::Device(errno) => PortError::new(errno, error.why.to_string()),
+            why => PortError::new(0, why.to_string()),
+        })
+    }
+
+    #[inline(always)]
     fn post_recv(&mut self, lane: LaneId, slot: Slot) -> Result<(), Refused<Slot>> {
         let place = self.place(lane);
         let Some((group, place)) = place.and_then(|p| Some((self.groups.get_mut(p.group)?, p)))
@@ -267,43 +371,23 @@ impl Port for VerbsPort {
         group.group.post_recv(place.key, slot).map_err(refused)
     }
 
-    #[inline]
     fn poll(&mut self) -> Option<Completion<Slot>> {
-        let mut empty = 0;
-        while empty < self.groups.len() {
-            let (at, left) = self.turn;
-            let Some(Group { group, lanes, broken: false }) = self.groups.get_mut(at) else {
-                empty += 1;
-                self.next_turn();
-                continue;
-            };
-            match group.poll() {
-                Ok(Some(done)) => {
-                    let lane = lanes.get(done.key.index()).copied().unwrap_or(LaneId::NONE);
-                    match left {
-                        0 => self.next_turn(),
-                        _ => self.turn.1 = left - 1,
-                    }
-                    if !self.seen(lane, &done) {
-                        continue;
-                    }
-                    return Some(match done.op {
-                        rdma_safe::Op::Send => translate(lane, Op::Send, done),
-                        op if op.is_recv() => translate(lane, Op::Recv, done),
-                        _ => self.one_sided(lane, done),
-                    });
-                }
-                Ok(None) => {
-                    empty += 1;
-                    self.next_turn();
-                }
-                Err(e) => self.fail_group(at, &e),
-            }
+        self.poll_all()
+    }
+
+    #[inline(always)]
+    fn poll_message(&mut self) -> Found<Slot> {
+        let Some(Group { group, lanes, .. }) = self.groups.first_mut().filter(|_| self.alone)
+        else {
+            return Found::Other;
+        };
+        let lane = |key: QpKey| lanes.get(key.index()).copied().unwrap_or(LaneId::NONE);
+        match group.poll_slot() {
+            Polled::Nothing => Found::Nothing,
+            Polled::Sent(key, slot) => Found::Sent(lane(key), slot),
+            Polled::Received(key, slot, len) => Found::Received(lane(key), slot, len),
+            Polled::Other => Found::Other,
         }
-        if !self.nudges.is_empty() {
-            self.nudge();
-        }
-        self.failed.pop_front()
     }
 
     fn close(&mut self, lane: LaneId) -> Vec<Slot> {
@@ -313,16 +397,29 @@ impl Port for VerbsPort {
         }
         self.failed.retain(|c| c.lane != lane);
         self.nudges.remove(lane);
+        self.look_round();
         let Some(group) = self.groups.get_mut(place.group) else { return Vec::new() };
         put(&mut group.lanes, place.key.index(), LaneId::NONE, LaneId::NONE);
         // When the queue pair cannot be destroyed, its buffers are lost with it.
         let payloads = group.group.release(place.key).and_then(|qp| qp.close_payloads().ok());
-        self.rma.closed(lane, payloads)
+        let mut slots = self.rma.closed(lane, payloads);
+        slots.extend(self.refused.extract_if(.., |(of, _)| *of == lane).map(|(_, slot)| slot));
+        slots
     }
 
     #[inline]
     fn send_slot(&mut self, class: u8) -> Option<Slot> {
         self.pools.get_mut(usize::from(class))?.free.pop()
+    }
+
+    #[inline]
+    fn recycle_send(&mut self, class: u8, slot: Slot) {
+        let address = slot.as_ptr().addr();
+        match self.pools.get_mut(usize::from(class)) {
+            Some(pool) if pool.addresses.contains(&address) => pool.free.push(slot),
+            // Not of this port.
+            _ => self.recycle(slot),
+        }
     }
 
     #[inline]
@@ -405,9 +502,11 @@ fn failure(status: WcStatus, vendor_err: u32) -> Status {
     Status::Error(PortError::new(i32::try_from(status.0).unwrap_or(i32::MAX), what))
 }
 
+const GONE: &str = "the lane has no queue pair";
+
 #[cold]
 fn gone(slot: Slot) -> Refused<Slot> {
-    let why = RefusedWhy::Broken(PortError::new(0, "the lane has no queue pair"));
+    let why = RefusedWhy::Broken(PortError::new(0, GONE));
     Refused { why, slot: Some(slot) }
 }
 

@@ -1,5 +1,6 @@
 //! Makes lanes before they are connected: queue pairs on a completion queue with room, and the
 //! buffers of their receives. Shared by the connection manager's threads and the port.
+use super::handover::lock;
 use super::port::VerbsQp;
 use crate::config::Config;
 use crate::names::Role;
@@ -9,7 +10,7 @@ use rdma_cm::{ConnParams, PrivateData};
 use rdma_safe::{
     Caps, Context, CqRef, ErrorKind, PollGroup, ProtectionDomain, QpConfig, QueuePair, Slot,
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Bytes of a buffer for control messages. No lane has buffers as small as this.
 const CONTROL: usize = 128;
@@ -217,9 +218,4 @@ impl Queues {
         self.fresh.push(group);
         Ok(cq)
     }
-}
-
-/// Nothing panics while one of these locks is held; if something did, the lists are still whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -56,6 +56,8 @@ pub struct Net {
     pub overruns: u32,
     /// A message of an acceptor that had received nothing (rule 1).
     pub early: u32,
+    /// A side whose own breaks of the rules do not count.
+    pub liar: Option<usize>,
     /// Complete something on the lane that was closed last.
     pub stale: u32,
     pub device_removed: bool,
@@ -63,6 +65,10 @@ pub struct Net {
     pub hold_sends: bool,
     /// Refuse so many posts for the moment.
     pub refuse: u32,
+    /// Times a device was told of sends.
+    pub doorbells: u32,
+    /// The next doorbell for several sends hands over so many and fails then.
+    pub ring_fails_after: Option<usize>,
     /// Fail so many dials.
     pub fail_dials: u32,
     pub dials: u32,
@@ -82,7 +88,8 @@ impl Net {
             me.done.push_back((Op::Send, slot, 0, Status::Flushed));
             return;
         }
-        self.early += u32::from(me.acceptor && !me.heard);
+        let honest = self.liar != Some(me.side);
+        self.early += u32::from(me.acceptor && !me.heard && honest);
         let Some(peer) = me.peer else { return };
         let side = me.side;
         self.message(side, &slot[..len]);
@@ -94,7 +101,7 @@ impl Net {
                 to.heard = true;
                 to.done.push_back((Op::Recv, recv, len, Status::Ok));
             }
-            None => self.overruns += 1,
+            None => self.overruns += u32::from(honest),
         }
         self.qps[qp].sends.push_back(slot);
     }
@@ -178,6 +185,9 @@ pub struct LoopPort {
     next: usize,
     pools: Vec<Vec<Slot>>,
     sizes: Vec<usize>,
+    /// Sends that wait for the doorbell, and those that a broken device did not take.
+    staged: Vec<(Slot, usize)>,
+    refused: Vec<Slot>,
     /// What the device has let go of.
     memory: VecDeque<(LaneId, u32, Memory)>,
 }
@@ -212,9 +222,35 @@ impl Port for LoopPort {
             return Err(Refused { why: RefusedWhy::Again, slot: Some(slot) });
         }
         let qp = self.qp(permit.lane());
+        assert!(self.staged.is_empty(), "posted before what was to be posted before it");
         net.note(qp, "send");
+        net.doorbells += 1;
         net.send(qp, slot, len);
         Ok(permit.posted())
+    }
+    fn post_send_later(
+        &mut self,
+        permit: SendPermit<'_>,
+        slot: Slot,
+        len: usize,
+    ) -> Result<Posted, Refused<Slot>> {
+        self.staged.push((slot, len));
+        Ok(permit.posted())
+    }
+    fn ring(&mut self, lane: LaneId) -> Result<(), PortError> {
+        let mut net = self.net.borrow_mut();
+        let qp = self.qp(lane);
+        net.doorbells += u32::from(!self.staged.is_empty());
+        let take = net.ring_fails_after.take();
+        for (at, (slot, len)) in self.staged.drain(..).enumerate() {
+            if take.is_some_and(|n| at >= n) {
+                self.refused.push(slot);
+                continue;
+            }
+            net.note(qp, "send");
+            net.send(qp, slot, len);
+        }
+        take.map_or(Ok(()), |_| Err(PortError::new(5, "the doorbell is stuck")))
     }
     fn post_recv(&mut self, lane: LaneId, slot: Slot) -> Result<(), Refused<Slot>> {
         let mut net = self.net.borrow_mut();
@@ -265,7 +301,8 @@ impl Port for LoopPort {
         self.net.borrow_mut().break_qp(qp);
         self.close_one_sided(lane, qp);
         let mut net = self.net.borrow_mut();
-        net.qps[qp].done.drain(..).map(|(_, slot, ..)| slot).rev().collect()
+        let done = net.qps[qp].done.drain(..).map(|(_, slot, ..)| slot).rev();
+        done.chain(self.refused.drain(..)).collect()
     }
     fn send_slot(&mut self, class: u8) -> Option<Slot> {
         self.pools[usize::from(class)].pop()
@@ -332,6 +369,15 @@ impl LoopCm {
         self.setup.insert(conn, lane);
         self.links.insert(conn, qp);
         qp
+    }
+
+    /// Sends a connect request that no machine made.
+    pub fn knock(&mut self, at: usize, data: &[u8]) {
+        let conn = self.machine.token();
+        let mut net = self.net.borrow_mut();
+        net.qps.push(Qp { side: self.side, ..Qp::default() });
+        let (from, qp, data) = (self.side, net.qps.len() - 1, PrivateData::from_slice(data));
+        net.mail[at].push_back(Mail::Request { from, conn, qp, data });
     }
 
     fn read_mail(&mut self) {
@@ -516,6 +562,8 @@ pub fn try_engine(net: &Shared, side: usize, config: Config) -> Result<Eng, Erro
         next: 0,
         pools: config.lanes.iter().map(pool).collect(),
         sizes,
+        staged: Vec::new(),
+        refused: Vec::new(),
         memory: VecDeque::new(),
     };
     let cm = LoopCm {

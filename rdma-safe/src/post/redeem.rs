@@ -55,6 +55,23 @@ impl QueuePair {
         None
     }
 
+    /// [`complete`](Self::complete) for a slot that was sent or received well; leaves everything else as it is. The bytes
+    /// received, if it was a receive.
+    #[inline(always)]
+    pub(crate) fn redeem_slot(&mut self, wc: &mut Wc) -> Option<(Slot, Option<usize>)> {
+        let id = wc.0.wr_id;
+        if wc.0.status.0 | wc.0.wc_flags | self.flight.odd() != 0 {
+            return None;
+        }
+        let slot = self.flight.redeem_slot(id)?;
+        wc.spend();
+        let len = match is_send(id) {
+            true => None,
+            false => Some(received(&slot, wc)),
+        };
+        Some((slot, len))
+    }
+
     /// [`complete`](Self::complete) for everything.
     #[cold]
     #[inline(never)]

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::callgrind::{Counter, Counts};
+use super::engine;
 use super::programs::{Programs, Variant};
 use crate::deps::{self, Group};
 use crate::{paths, plot, ui};
@@ -51,13 +52,21 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         "\nInstructions per message (over plain C), x86-64, release profile, under callgrind:\n"
     );
     println!("{}\n", results.table());
+    let engine = engine::count(&programs)?;
+    println!("The transport of btl-core, 8 bytes, without what the device executes:\n");
+    println!("{}\n", engine::table(&engine));
     let dir = args.out.clone().unwrap_or_else(|| paths::target().join("bench"));
     let written =
         plot::write(&dir, "instructions", &results.csv(), SIZE, |area| results.draw(area));
     let written =
         written.with_context(|| format!("cannot write the results to {}", dir.display()))?;
     println!("{}", written.join("\n"));
-    let judged = results.judge();
+    let csv = dir.join("engine.csv");
+    std::fs::write(&csv, engine::csv(&engine))
+        .with_context(|| format!("cannot write {}", csv.display()))?;
+    println!("{}", csv.display());
+    let mut judged = results.judge();
+    judged.extend(engine::judge(&engine).into_iter().map(|(what, met)| Target { what, met }));
     for target in judged.iter().filter(|target| !target.met) {
         println!("FAILED: {}", target.what);
     }

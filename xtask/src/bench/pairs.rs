@@ -147,10 +147,14 @@ pub(super) struct Summary {
     pub(super) high: f64,
 }
 
-/// Most that latency may be, of perftest's.
-pub(super) const LATENCY: f64 = 1.03;
-/// Least that bandwidth may be, of perftest's.
-pub(super) const BANDWIDTH: f64 = 0.97;
+/// What is promised.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Most that latency may be, of perftest's.
+    pub(super) latency: f64,
+    /// Least that bandwidth may be, of perftest's.
+    pub(super) bandwidth: f64,
+}
 
 impl Summary {
     pub(super) fn of(runs: &[Run], kind: Kind) -> Self {
@@ -172,10 +176,10 @@ impl Summary {
     }
 
     /// It falls short only if the whole interval does: perftest against itself differs by more from run to run.
-    pub(super) fn met(&self) -> bool {
+    pub(super) fn met(&self, limits: Limits) -> bool {
         match self.kind {
-            Kind::Latency => self.low <= LATENCY,
-            Kind::Bandwidth => self.high >= BANDWIDTH,
+            Kind::Latency => self.low <= limits.latency,
+            Kind::Bandwidth => self.high >= limits.bandwidth,
         }
     }
 }
@@ -235,8 +239,8 @@ mod tests {
         assert_eq!((interval(&values), median(&values)), ((40.0, 61.0), 50.5));
         assert_eq!(interval(&[7.0]), (7.0, 7.0));
         let runs = vec![Run { ours: 1.1, theirs: 1.0 }; 100];
-        assert!(
-            !Summary::of(&runs, Kind::Latency).met() && Summary::of(&runs, Kind::Bandwidth).met()
-        );
+        let limits = Limits { latency: 1.03, bandwidth: 0.97 };
+        assert!(!Summary::of(&runs, Kind::Latency).met(limits));
+        assert!(Summary::of(&runs, Kind::Bandwidth).met(limits));
     }
 }

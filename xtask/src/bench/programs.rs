@@ -36,9 +36,11 @@ impl Variant {
 
 /// Everything for the instruction counts.
 pub(super) struct Programs {
-    /// The folder with the fake libibverbs.so.1.
+    /// The folder with the fake libibverbs.so.1 and librdmacm.so.1.
     pub(super) fake: PathBuf,
     pub(super) variants: Vec<Variant>,
+    /// The transport over them.
+    pub(super) core: PathBuf,
 }
 
 impl Programs {
@@ -46,11 +48,11 @@ impl Programs {
     /// Something does not build.
     pub(super) fn build(rivals: bool) -> Result<Self> {
         let dir = paths::target().join("bench");
-        let fake = dir.join("fake");
-        fs::create_dir_all(&fake).with_context(|| format!("cannot make {}", fake.display()))?;
-        let c = c_programs(&paths::root().join("bench"), &dir, &fake)?;
+        let fake = fake_libraries()?;
+        let c = c_loops(&dir)?;
         let built = cargo::build(&["build", "--release", "--package", "rdma-bench"])?;
-        let ours = program(built, "bench-loops")?;
+        let ours = program(&built, "bench-loops")?;
+        let core = program(&built, "bench-core")?;
         let of = |name, target, program: &Path, first| Variant {
             name,
             target,
@@ -73,29 +75,52 @@ impl Programs {
                 variants.push(of(name, None, &rival(folder, &dir)?, None));
             }
         }
-        Ok(Self { fake, variants })
+        Ok(Self { fake, variants, core })
     }
 }
 
-fn program(built: Vec<Artifact>, name: &str) -> Result<PathBuf> {
-    let found = built.into_iter().find(|artifact| artifact.name == name);
-    found.map(|artifact| artifact.path).with_context(|| format!("cargo built no program {name}"))
+fn program(built: &[Artifact], name: &str) -> Result<PathBuf> {
+    let found = built.iter().find(|artifact| artifact.name == name);
+    found
+        .map(|artifact| artifact.path.clone())
+        .with_context(|| format!("cargo built no program {name}"))
 }
 
-/// The fake library, and the loops in C; returns the latter.
-fn c_programs(source: &Path, dir: &Path, fake: &Path) -> Result<PathBuf> {
-    const FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
-    let mut library = Command::new("cc");
-    library
-        .args(FLAGS)
-        .args(["-fPIC", "-shared", "-Wl,-soname,libibverbs.so.1", "-o"])
-        .arg(fake.join("libibverbs.so.1"))
-        .arg(format!("-Wl,--version-script={}", source.join("fake/versions.map").display()))
-        .args([source.join("fake/fake.c"), source.join("fake/missing.c")]);
-    exec::output(&mut library, BUILD_LIMIT)?;
+const C_FLAGS: [&str; 4] = ["-std=gnu11", "-O2", "-Wall", "-Wextra"];
+
+/// The fake libraries, for `LD_LIBRARY_PATH`: builds them into `target/bench/fake` and returns that.
+///
+/// # Errors
+/// They do not build.
+pub(crate) fn fake_libraries() -> Result<PathBuf> {
+    let into = paths::target().join("bench/fake");
+    fs::create_dir_all(&into).with_context(|| format!("cannot make {}", into.display()))?;
+    let source = paths::root().join("bench/fake");
+    for (soname, map, files) in [
+        ("libibverbs.so.1", "versions.map", &["fake.c", "fabric.c", "missing.c"][..]),
+        ("librdmacm.so.1", "cm.map", &["cm.c", "cm_missing.c"][..]),
+    ] {
+        let mut library = Command::new("cc");
+        library
+            .args(C_FLAGS)
+            .args(["-fPIC", "-shared", "-pthread", &format!("-Wl,-soname,{soname}"), "-o"])
+            .arg(into.join(soname))
+            .arg(format!("-Wl,--version-script={}", source.join(map).display()))
+            .args(files.iter().map(|file| source.join(file)));
+        if soname.starts_with("librdmacm") {
+            library.arg(into.join("libibverbs.so.1"));
+        }
+        exec::output(&mut library, BUILD_LIMIT)?;
+    }
+    Ok(into)
+}
+
+/// The loops in C.
+fn c_loops(dir: &Path) -> Result<PathBuf> {
     let loops = dir.join("loops-c");
+    let source = paths::root().join("bench/c/loops.c");
     let mut command = Command::new("cc");
-    command.args(FLAGS).arg("-o").arg(&loops).arg(source.join("c/loops.c")).arg("-libverbs");
+    command.args(C_FLAGS).arg("-o").arg(&loops).arg(source).arg("-libverbs");
     exec::output(&mut command, BUILD_LIMIT)?;
     Ok(loops)
 }
@@ -114,5 +139,5 @@ fn rival(folder: &str, dir: &Path) -> Result<PathBuf> {
     let args = ["build", "--release", "--locked", "--manifest-path", &manifest, "--target-dir"];
     let built =
         cargo::build_with(command, &[&args[..], &[&target, "--package", &package]].concat())?;
-    program(built, &package)
+    program(&built, &package)
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench verbs`: our ping-pong and streaming against perftest's, in a guest, in turns.
+//! `cargo xtask bench verbs` and `bench core`: our ping-pong and streaming against perftest's, in a guest, in turns.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::pairs::{Calls, Kind as Measure, Run, Summary};
+use super::pairs::{Calls, Kind as Measure, Limits, Run, Summary};
 use super::verbs_report::{Report, Row};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job, Kind, Machine, Sink};
 use crate::{cargo, paths, ui};
 
-/// `cargo xtask bench verbs …`.
+/// `cargo xtask bench verbs …` and `bench core …`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Pairs of runs for each test, ours and perftest's
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Which soft devices
     #[arg(long, value_enum, default_value = "both")]
     device: Device,
-    /// Only tests whose name contains this: send_lat, send_bw, write_bw, read_bw
+    /// Only tests whose name contains this: send_lat, send_bw; of verbs also write_bw, read_bw
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Where tables and plot go [default: target/bench]
@@ -49,23 +49,25 @@ struct Test {
     receives: [u32; 2],
 }
 
+const SEND_LAT: Test = Test {
+    name: "send_lat",
+    measure: Measure::Latency,
+    size: 8,
+    count: [1000, 1000],
+    depth: 1,
+    receives: [512, 512],
+};
+const SEND_BW: Test = Test {
+    name: "send_bw",
+    measure: Measure::Bandwidth,
+    size: 65536,
+    count: [2000, 100],
+    depth: 16,
+    receives: [32, 100],
+};
 const TESTS: [Test; 4] = [
-    Test {
-        name: "send_lat",
-        measure: Measure::Latency,
-        size: 8,
-        count: [1000, 1000],
-        depth: 1,
-        receives: [512, 512],
-    },
-    Test {
-        name: "send_bw",
-        measure: Measure::Bandwidth,
-        size: 65536,
-        count: [2000, 100],
-        depth: 16,
-        receives: [32, 100],
-    },
+    SEND_LAT,
+    SEND_BW,
     Test {
         name: "write_bw",
         measure: Measure::Bandwidth,
@@ -83,6 +85,36 @@ const TESTS: [Test; 4] = [
         receives: [1, 1],
     },
 ];
+
+/// What of ours is compared.
+pub(super) struct Suite {
+    /// Of the files with the results.
+    name: &'static str,
+    /// In `bench/`.
+    program: &'static str,
+    tests: &'static [Test],
+    limits: Limits,
+    /// Whether as many calls as perftest's are promised.
+    calls: fn(Measure) -> bool,
+}
+
+/// Queue pairs of `rdma-safe`.
+pub(super) const VERBS: Suite = Suite {
+    name: "verbs",
+    program: "bench-verbs",
+    tests: &TESTS,
+    limits: Limits { latency: 1.03, bandwidth: 0.97 },
+    calls: |_| true,
+};
+
+/// The engine of `btl-core`. When it streams it tells credits, which perftest's does not do on every device.
+pub(super) const CORE: Suite = Suite {
+    name: "core",
+    program: "bench-core",
+    tests: &[SEND_LAT, SEND_BW],
+    limits: Limits { latency: 1.05, bandwidth: 0.95 },
+    calls: |measure| matches!(measure, Measure::Latency),
+};
 
 /// Messages of the run whose calls are counted; the other is twice as long.
 const CALLS_COUNT: u32 = 300;
@@ -106,16 +138,16 @@ const RAILS: [Rail; 2] = [
 ];
 
 /// Everything from missing packages to the plot.
-pub(super) fn run(args: &Args) -> Result<ExitCode> {
+pub(super) fn run(args: &Args, suite: &Suite) -> Result<ExitCode> {
     deps::ensure(&[Group::Build, Group::Guest, Group::Perftest])?;
     ui::say("building the programs");
-    let bench = Bench::new(args)?;
-    let mut report = Report::default();
+    let bench = Bench::new(args, suite)?;
+    let mut report = Report::new(suite.name, suite.limits);
     for rail in RAILS.iter().filter(|rail| [rail.device, Device::Both].contains(&args.device)) {
-        for test in
-            TESTS.iter().filter(|t| args.only.as_ref().is_none_or(|o| t.name.contains(o.as_str())))
-        {
-            report.add(bench.compare(rail, test, args.pairs)?);
+        let wanted = |t: &&Test| args.only.as_ref().is_none_or(|o| t.name.contains(o.as_str()));
+        for test in suite.tests.iter().filter(wanted) {
+            let calls_count = (suite.calls)(test.measure);
+            report.add(Row { calls_count, ..bench.compare(rail, test, args.pairs)? });
         }
     }
     if report.is_empty() {
@@ -144,10 +176,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(args: &Args) -> Result<Self> {
+    fn new(args: &Args, suite: &Suite) -> Result<Self> {
         let built = cargo::build(&["build", "--release", "--package", "rdma-bench"])?;
-        let program = built.into_iter().find(|artifact| artifact.name == "bench-verbs");
-        let program = program.context("cargo built no program bench-verbs")?.path;
+        let program = built.into_iter().find(|artifact| artifact.name == suite.program);
+        let program = program.with_context(|| format!("cargo built no {}", suite.program))?.path;
         let dir = paths::target().join("bench");
         let script = dir.join("pairs.sh");
         fs::create_dir_all(&dir)
@@ -184,6 +216,7 @@ impl Bench {
             summary: Summary::of(&runs, test.measure),
             runs,
             calls,
+            calls_count: false,
             lost,
         })
     }

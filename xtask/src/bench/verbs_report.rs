@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::pairs::{BANDWIDTH, Calls, Kind, LATENCY, Run, Summary};
+use super::pairs::{Calls, Kind, Limits, Run, Summary};
 use crate::plot;
 
 /// Of the plot, in pixels.
@@ -21,17 +21,25 @@ pub(super) struct Row {
     pub(super) summary: Summary,
     pub(super) runs: Vec<Run>,
     pub(super) calls: Calls,
+    /// Whether as many calls as perftest's are promised.
+    pub(super) calls_count: bool,
     /// Pairs without a result of perftest's.
     pub(super) lost: usize,
 }
 
 /// All of them.
-#[derive(Default)]
 pub(super) struct Report {
+    /// Of the files.
+    name: &'static str,
+    limits: Limits,
     rows: Vec<Row>,
 }
 
 impl Report {
+    pub(super) fn new(name: &'static str, limits: Limits) -> Self {
+        Self { name, limits, rows: Vec::new() }
+    }
+
     pub(super) fn add(&mut self, row: Row) {
         self.rows.push(row);
     }
@@ -88,7 +96,7 @@ impl Report {
         let mut text = String::from(
             "device,test,size_bytes,unit,ours,perftest,ratio,low,high,pairs,lost,syscalls,syscalls_perftest,doorbells,doorbells_perftest\n",
         );
-        for Row { device, test, size, summary: s, runs, calls, lost } in &self.rows {
+        for Row { device, test, size, summary: s, runs, calls, lost, .. } in &self.rows {
             let (unit, pairs, ours, theirs) = (s.kind.unit(), runs.len(), calls.ours, calls.theirs);
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -108,19 +116,19 @@ impl Report {
         text
     }
 
-    /// Writes `verbs.csv`, `verbs.svg` and, with every pair, `verbs-pairs.csv`; returns a line for each.
+    /// Writes `NAME.csv`, `NAME.svg` and, with every pair, `NAME-pairs.csv`; returns a line for each.
     ///
     /// # Errors
     /// A file cannot be written.
     pub(super) fn write(&self, dir: &Path) -> Result<Vec<String>> {
-        let mut lines = plot::write(dir, "verbs", &self.csv(), SIZE, |area| self.draw(area))?;
+        let mut lines = plot::write(dir, self.name, &self.csv(), SIZE, |area| self.draw(area))?;
         let mut text = String::from("device,test,ours,perftest\n");
         for row in &self.rows {
             for run in &row.runs {
                 let _ = writeln!(text, "{},{},{},{}", row.device, row.test, run.ours, run.theirs);
             }
         }
-        let pairs = dir.join("verbs-pairs.csv");
+        let pairs = dir.join(format!("{}-pairs.csv", self.name));
         std::fs::write(&pairs, text)?;
         lines.push(format!("pairs:   {}", pairs.display()));
         Ok(lines)
@@ -138,8 +146,9 @@ impl Report {
             })
             .collect()
         };
-        plot::intervals(&left, "Latency, ours / perftest's", LATENCY, &of(Kind::Latency))?;
-        plot::intervals(&right, "Bandwidth, ours / perftest's", BANDWIDTH, &of(Kind::Bandwidth))
+        let Limits { latency, bandwidth } = self.limits;
+        plot::intervals(&left, "Latency, ours / perftest's", latency, &of(Kind::Latency))?;
+        plot::intervals(&right, "Bandwidth, ours / perftest's", bandwidth, &of(Kind::Bandwidth))
     }
 
     /// Every target, and whether it is met.
@@ -148,10 +157,14 @@ impl Report {
         for row in &self.rows {
             let (name, s) = (format!("{} {}", row.device, row.test), &row.summary);
             let limit = match s.kind {
-                Kind::Latency => format!("beyond {LATENCY}"),
-                Kind::Bandwidth => format!("below {BANDWIDTH}"),
+                Kind::Latency => format!("beyond {}", self.limits.latency),
+                Kind::Bandwidth => format!("below {}", self.limits.bandwidth),
             };
-            judged.push((format!("{name}: all of {:.3}–{:.3} is {limit}", s.low, s.high), s.met()));
+            let what = format!("{name}: all of {:.3}–{:.3} is {limit}", s.low, s.high);
+            judged.push((what, s.met(self.limits)));
+            if !row.calls_count {
+                continue;
+            }
             let calls = &row.calls;
             let what = format!(
                 "{name}: {:.2} syscalls and {:.2} doorbells a message, perftest {:.2} and {:.2}",
@@ -175,7 +188,8 @@ mod tests {
     fn a_report_has_everything() {
         let runs = vec![Run { ours: 12.0, theirs: 10.0 }; 9];
         let one = PerMessage { syscalls: 1.0, doorbells: 1.0 };
-        let mut report = Report::default();
+        let limits = Limits { latency: 1.03, bandwidth: 0.97 };
+        let mut report = Report::new("verbs", limits);
         report.add(Row {
             device: "siw",
             test: "send_lat",
@@ -183,6 +197,7 @@ mod tests {
             summary: Summary::of(&runs, Kind::Latency),
             runs,
             calls: Calls { ours: one, theirs: one },
+            calls_count: true,
             lost: 1,
         });
         let missed: Vec<String> =

@@ -44,7 +44,7 @@ const LEAKS: &str = concat!(
 /// The controls, then the tests.
 pub(super) fn run(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
-    let target = host()?;
+    let target = cargo::host()?;
     let mut count = Count::default();
     for (report, what, program) in CONTROLS {
         count.case(&format!("a program that {what} is reported"), control(report, program)?);
@@ -70,24 +70,12 @@ pub(super) fn run(bench: &mut Bench) -> Result<Count> {
     Ok(count)
 }
 
-/// The target that the compiler builds for when none is named. It is named here so that build scripts and macros are built
-/// without the sanitizer.
-fn host() -> Result<String> {
-    let text = exec::output(Command::new(rustc()).arg("-vV"), Duration::from_secs(60))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
-    line.map(str::to_owned).context("`rustc -vV` names no host")
-}
-
-fn rustc() -> std::ffi::OsString {
-    std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())
-}
-
 fn control(report: &str, program: &str) -> Result<Result<(), String>> {
     let folder = paths::target().join("asan");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let (source, binary) = (folder.join("control.rs"), folder.join("control"));
     fs::write(&source, program)?;
-    let mut compile = Command::new(rustc());
+    let mut compile = Command::new(cargo::rustc());
     compile.env("RUSTC_BOOTSTRAP", "1").args(FLAGS.split_whitespace()).arg("--edition=2024");
     compile.args([source.as_os_str(), OsStr::new("-o"), binary.as_os_str()]);
     exec::output(&mut compile, Duration::from_secs(120))?;

@@ -5,9 +5,11 @@ mod bad;
 mod count;
 mod examples;
 mod full;
+mod fuzz;
 mod mpi;
 mod parts;
 mod storm;
+mod tsan;
 
 use std::fs;
 use std::path::PathBuf;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, asan, bad, examples, full, mpi, storm};
+use super::{Bench, Count, Part, asan, bad, examples, full, fuzz, mpi, storm, tsan};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job, KERNEL_TROUBLE};
 use crate::{cargo, exec, tidy};
@@ -25,6 +25,7 @@ pub(crate) const ALL: &[Part] = &[
         btl,
     ),
     part("asan", "the three lower crates under AddressSanitizer and LeakSanitizer", asan::run),
+    part("tsan", "the transport's threads under ThreadSanitizer", tsan::run),
     part("sim", "the shipped engine on simulated devices", sim),
     part("device-siw", "device tests on soft iWARP", |bench| device(bench, Device::Siw)),
     part("device-rxe", "device tests on soft RoCE", |bench| device(bench, Device::Rxe)),
@@ -50,6 +51,7 @@ pub(crate) const ALL: &[Part] = &[
     part("bad-rxe", "MPI where something is missing or wrong, on soft RoCE", |bench| {
         bad::run(bench, Device::Rxe)
     }),
+    Part { full: true, ..part("fuzz", "the fuzz targets, a minute each", fuzz::run) },
     Part { full: true, ..part("publish", "the packages for crates.io", full::publish) },
     Part { full: true, ..part("features", "every set of features compiles", full::features) },
     Part { full: true, ..part("semver", "no break of compatibility unnoticed", full::semver) },
