@@ -52,6 +52,9 @@ fn flags(wanted: u32, by_user: bool, caps: RmaCaps) -> u32 {
     if !caps.atomics || !caps.placed || flags & both != both {
         flags &= !abi::BTL_FLAGS_ATOMIC_FOPS;
     }
+    if caps.placed && flags & both != 0 {
+        flags |= abi::BTL_FLAGS_REMOTE_COMPLETION;
+    }
     flags
 }
 
@@ -130,11 +133,12 @@ mod tests {
     #[test]
     fn slow_reads_are_offered_to_who_asks_for_them() {
         let (send, put, get) = (abi::BTL_FLAGS_SEND, abi::BTL_FLAGS_PUT, abi::BTL_FLAGS_GET);
-        assert_eq!(flags(ALL, false, FAST), ALL);
+        let there = abi::BTL_FLAGS_REMOTE_COMPLETION;
+        assert_eq!(flags(ALL, false, FAST), ALL | there);
         assert_eq!(flags(ALL, false, SLOW), send | put);
         assert_eq!(flags(send | put | get, true, SLOW), send | put | get);
         assert_eq!(flags(send | get, true, SLOW), send | get);
-        assert_eq!(flags(send | get, true, FAST), send | get);
+        assert_eq!(flags(send | get, true, FAST), send | get | there);
         assert_eq!(flags(0, true, FAST), send, "messages are never off");
         assert_eq!(flags(u32::MAX, true, RmaCaps::NONE), send);
     }

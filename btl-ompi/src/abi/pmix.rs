@@ -14,6 +14,8 @@ use core::ptr::{self, NonNull};
 pub(crate) const BTL_VERSION: [c_int; 3] = [3, 3, 0];
 
 constants! {
+    /// A put that is done is in place at the peer.
+    BTL_FLAGS_REMOTE_COMPLETION: u32 = 0x80_0000 = "MCA_BTL_FLAGS_RDMA_REMOTE_COMPLETION";
     /// A byte object in a `pmix_value_t`.
     BYTE_OBJECT: u16 = 27 = "PMIX_BYTE_OBJECT";
     /// Modex data for every process.

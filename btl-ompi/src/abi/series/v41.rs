@@ -20,6 +20,9 @@ pub(crate) const BTL_VERSION: [c_int; 3] = [3, 1, 0];
 /// The release whose headers the bindings were made from. Open MPI does not check it.
 pub(crate) const PROJECT_VERSION: [c_int; 3] = [4, 1, 4];
 
+/// The series has no flag for it: a put that is done is taken to be in place.
+pub(crate) const BTL_FLAGS_REMOTE_COMPLETION: u32 = 0;
+
 constants! {
     /// A byte object in an `opal_value_t`.
     BYTE_OBJECT: u8 = 20 = "OPAL_BYTE_OBJECT";
