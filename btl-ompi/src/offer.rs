@@ -94,6 +94,8 @@ fn settle(module: &mut abi::Module, flags: u32) {
     }
     if flags & abi::BTL_FLAGS_ATOMIC_FOPS == 0 {
         module.atomic_flags = 0;
+        // Only who uses atomics waits so.
+        module.flush = None;
         module.atomic_fop = None;
         module.atomic_cswap = None;
     }

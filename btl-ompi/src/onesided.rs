@@ -252,51 +252,25 @@ fn code_of(kind: &RmaErrorKind, to: &Endpoint) -> c_int {
     }
 }
 
-/// Returns when the operations with a peer (NULL: with all) that were started before are done at both ends.
+/// Returns when the operations with a peer (NULL: with all) that were started before are over. Offered where that means
+/// that they are done at the peer.
 unsafe extern "C" fn flush(btl: *mut abi::Module, endpoint: *mut abi::BtlEndpoint) -> c_int {
     guard(btl, abi::ERROR, |rail| {
         let endpoint = (!endpoint.is_null()).then_some(endpoint);
-        let Some(begun) = rail.with(|inner| begin_flush(inner, endpoint)) else {
-            return abi::ERROR;
-        };
-        let Some(until) = begun else { return abi::ERR_OUT_OF_RESOURCE };
-        // Each of them ends, at the latest with an error when its peer has failed.
+        let Some(until) = rail.with(|inner| inner.ops.now()) else { return abi::ERROR };
+        // Each of them ends, at the latest with an error when its peer has failed. At least one round: the caller makes
+        // no other progress while it waits for what callbacks do.
         loop {
+            if progress::round(rail) == 0 {
+                progress::yield_cpu();
+            }
             match rail.with(|inner| inner.ops.any_before(until, endpoint)) {
-                Some(true) => progress::round(rail),
+                Some(true) => {}
                 Some(false) => return abi::SUCCESS,
                 None => return abi::ERROR,
-            };
+            }
         }
     })
-}
-
-/// Where the end of an operation says nothing about the peer, a fence behind them does. Up to what has to be waited for;
-/// `None`: no room for a fence.
-fn begin_flush(inner: &mut Inner, endpoint: Option<*mut abi::BtlEndpoint>) -> Option<u64> {
-    if inner.engine.rma_caps().placed {
-        return Some(inner.ops.now());
-    }
-    for touched in inner.ops.take_touched(endpoint) {
-        // SAFETY: an endpoint that an operation was started with stays in place until the rail closes.
-        let peer = unsafe { Endpoint::from_raw(touched) }.and_then(|to| to.peer);
-        let Some(peer) = peer else { continue };
-        let nobody = ptr::null_mut();
-        let whom = Whom {
-            endpoint: touched,
-            local: nobody,
-            handle: ptr::null_mut(),
-            done: None,
-            context: nobody,
-            data: nobody,
-        };
-        let cookie = inner.ops.add(whom)?;
-        if inner.engine.fence(peer, cookie).is_err() {
-            // The peer has failed or is gone: nothing of it can be waited for.
-            inner.ops.take(cookie);
-        }
-    }
-    Some(inner.ops.now())
 }
 
 /// Prints the state of the rail, and of a peer.

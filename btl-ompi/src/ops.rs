@@ -29,8 +29,6 @@ pub(crate) struct Ops {
     free: Vec<usize>,
     /// The place of the next one.
     next: u64,
-    /// To whom there were any since the last fence.
-    touched: Vec<*mut abi::BtlEndpoint>,
     /// Who is to be told that it cannot be done.
     impossible: VecDeque<Whom>,
     /// Who is to be told that it is done, once there is a buffer for what it will send.
@@ -44,7 +42,6 @@ impl Ops {
             entries: vec![None; n],
             free: (0..n).rev().collect(),
             next: 0,
-            touched: Vec::new(),
             impossible: VecDeque::new(),
             done: VecDeque::new(),
         }
@@ -55,9 +52,6 @@ impl Ops {
         let at = self.free.pop()?;
         *self.entries.get_mut(at)? = Some((self.next, whom));
         self.next += 1;
-        if !self.touched.contains(&whom.endpoint) {
-            self.touched.push(whom.endpoint);
-        }
         Some(at as u64)
     }
 
@@ -109,17 +103,6 @@ impl Ops {
         let mut all = self.entries.iter().flatten();
         all.any(|(at, whom)| *at < when && endpoint.is_none_or(|wanted| whom.endpoint == wanted))
     }
-
-    /// With whom there were operations since the last call, of one peer or of all.
-    pub(crate) fn take_touched(
-        &mut self,
-        endpoint: Option<*mut abi::BtlEndpoint>,
-    ) -> Vec<*mut abi::BtlEndpoint> {
-        let is_wanted = |it: &*mut abi::BtlEndpoint| endpoint.is_none_or(|wanted| *it == wanted);
-        let (wanted, rest) = self.touched.iter().partition(|it| is_wanted(it));
-        self.touched = rest;
-        wanted
-    }
 }
 
 #[cfg(test)]
@@ -163,8 +146,5 @@ mod tests {
         assert!(!ops.any_before(now, None) && ops.any_before(ops.now(), None));
         ops.take(later);
         assert!(!ops.any_before(ops.now(), None));
-        assert_eq!(ops.take_touched(at(16)).len(), 1);
-        assert_eq!(ops.take_touched(None).len(), 1, "the other one");
-        assert!(ops.take_touched(None).is_empty());
     }
 }

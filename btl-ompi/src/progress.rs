@@ -98,7 +98,7 @@ pub(crate) fn round(rail: &Rail) -> c_int {
 }
 
 /// Lets the process or thread run that set-up waits for.
-fn yield_cpu() {
+pub(crate) fn yield_cpu() {
     // SAFETY: no arguments, no memory.
     unsafe { libc::sched_yield() };
 }
@@ -176,9 +176,8 @@ fn translate(inner: &mut Inner, event: driver::Event) -> Option<Upcall> {
         Event::Done { peer, cookie, memory, result } => {
             return one_sided(inner, peer, cookie, memory, result);
         }
-        // Somebody looks for it in `flush`.
-        Event::Fenced { cookie, .. } => drop(inner.ops.take(cookie)),
-        Event::Closed => {}
+        // No fence is asked for.
+        Event::Fenced { .. } | Event::Closed => {}
     }
     None
 }

@@ -90,11 +90,8 @@ const LARGE_RXE: &[Case] = &[
 /// Windows: by the device's atomics where it has them, else by messages; Open MPI chooses.
 const WINDOWS: &[&str] = &["--iters", "10"];
 const WINDOWS_SIW: Case = plain("windows", WINDOWS, 2, 120);
-const WINDOWS_RXE: Case = Case {
-    mca: &[("osc", "rdma")],
-    carried: &[Carried::Some(ATOMICS)],
-    ..plain("windows", WINDOWS, 2, 120)
-};
+const WINDOWS_RXE: Case =
+    Case { carried: &[Carried::Some(ATOMICS)], ..plain("windows", WINDOWS, 2, 120) };
 
 /// Short messages are read, long ones put in a pipeline, their ends sent.
 const SMALL_PIPELINE: &[(&str, &str)] = &[
