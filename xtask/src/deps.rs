@@ -227,6 +227,11 @@ pub(crate) fn missing_packages(group: Group) -> Vec<&'static str> {
     Distro::here().packages(missing(&[group]).into_iter())
 }
 
+/// All packages of a group, whether they are there or not.
+pub(crate) fn names(group: Group) -> String {
+    Distro::here().packages(NEEDS.iter().filter(|need| need.group == group)).join(" ")
+}
+
 /// The command that installs what of `groups` is missing.
 pub(crate) fn remedy(groups: &[Group]) -> String {
     Distro::here().command(&missing(groups))

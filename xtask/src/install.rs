@@ -16,6 +16,11 @@ pub(crate) const FILE: &str = "mca_btl_verbs.so";
 const SUPPORTED: &str = "4.1.";
 const QUICK: Duration = Duration::from_secs(60);
 
+/// The versions of Open MPI the component is built for, for people.
+pub(crate) fn supported_names() -> String {
+    SUPPORTED.trim_end_matches('.').to_owned()
+}
+
 /// `cargo xtask install-btl …`.
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -3,6 +3,7 @@
 mod asan;
 mod bad;
 mod count;
+mod doctor;
 mod examples;
 mod full;
 mod fuzz;

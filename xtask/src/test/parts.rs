@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, asan, bad, examples, full, fuzz, mpi, storm, tsan};
+use super::{Bench, Count, Part, asan, bad, doctor, examples, full, fuzz, mpi, storm, tsan};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job, KERNEL_TROUBLE};
 use crate::{cargo, exec, tidy};
@@ -29,6 +29,7 @@ pub(crate) const ALL: &[Part] = &[
     part("sim", "the shipped engine on simulated devices", sim),
     part("device-siw", "device tests on soft iWARP", |bench| device(bench, Device::Siw)),
     part("device-rxe", "device tests on soft RoCE", |bench| device(bench, Device::Rxe)),
+    part("doctor", "what doctor says of machines on which something is wrong", doctor::run),
     part("examples-siw", "the example programs on soft iWARP", |bench| {
         examples::run(bench, Device::Siw)
     }),
