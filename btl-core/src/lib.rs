@@ -14,6 +14,25 @@
 //! - [`connect`] is the connection machine; it runs where the connection manager is driven.
 //! - [`port`] has the traits both stand on. Feature `verbs` implements them on real devices.
 //!
+//! # In a loop of one's own
+//! ```text
+//! let (port, cm, published) = verbs::open(&selection, &config)?;   // tell the peers published.addrs
+//! let mut engine = Engine::new(config, port, cm)?;
+//! let peer = engine.add_peer(name, &addrs)?;                       // connects when a message needs it
+//! loop {
+//!     match engine.poll(now) {                                     // one event at a time; it owns its buffer
+//!         Some(Event::Message { peer, tag, buf }) => { …; engine.release(buf) }   // gives the credit back
+//!         Some(Event::Sent { buf: Some(buf), .. }) => engine.free(buf),
+//!         Some(Event::PeerFailed { fault, .. }) => …,
+//!         Some(_) => {}
+//!         None => idle.polled(false, engine.busy()),               // yields while connections are made
+//!     }
+//! }
+//! ```
+//! The whole of it, with sends, close and a second process: `examples/active_messages.rs` and `examples/connect_storm.rs`. An
+//! engine is driven by one thread at a time; nothing happens to messages between two calls of
+//! [`poll`](Engine::poll), but connections are made and accepted all the same.
+//!
 //! The engine's message path does not allocate, and nothing a device, the kernel or a peer says
 //! makes it panic: a peer that breaks the protocol fails alone.
 //!

@@ -1,5 +1,22 @@
 //! What the engine needs from the machine below it: [`Port`] for data, [`Cm`] for connections.
 //! Static dispatch; implemented on real verbs, by the simulator, and by tests.
+//!
+//! # How to write a port
+//! Two halves share the device: [`Cm`] with its driver makes connections, maybe on a thread of its own; [`Port`] moves
+//! messages where the engine is. `tests/common/mod.rs` is a whole one, in memory, of some 400 lines.
+//!
+//! 1. The driver feeds a [`Machine`](crate::connect::Machine) with requests of the engine, connect requests and ends of dials,
+//!    and carries out its actions. For [`Action::Dial`](crate::connect::Action) and `Accept` it makes a queue pair, puts it
+//!    into a [`SetupLane`](crate::setup::SetupLane), and posts its receives **before** it connects or accepts.
+//! 2. On [`Action::HandOver`](crate::connect::Action) it calls [`SetupLane::established`](crate::setup::SetupLane), which sends
+//!    the initiator's Hello, and gives the engine [`CmEvent::LaneUp`].
+//! 3. [`Port::attach`] takes the queue pair over. What completed on it before must come out of [`Port::poll`] after that.
+//! 4. Every post completes once, in the order of its kind and lane, with the slot it was given, also when it fails
+//!    ([`Status::Flushed`]), until [`Port::close`], which returns the rest. A device that cannot promise that for
+//!    unsignalled posts has to signal.
+//! 5. A post that was not taken gives its slot back ([`RefusedWhy::Again`]: later; `Broken`: the lane is over) and drops the
+//!    permit. A permit is used with `permit.posted()` only when the device has the message.
+//! 6. A message that arrives finds a receive, as long as the port posts what it said it posted: the rules are the engine's.
 use crate::error::{ConnectFault, PortError};
 use crate::lane::{RmaPermit, RmaPosted, SendPermit};
 use crate::names::{ConnToken, LaneId, ProcName, Role};

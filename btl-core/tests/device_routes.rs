@@ -1,6 +1,9 @@
 //! On a real device: the routes of credits, a process as its own peer, reports, and what peers pin. `RDMA_TEST_DEVICE` and
 //! `RDMA_TEST_ADDR` name the device; without one the tests fail.
 #![allow(missing_docs)]
+#[path = "../examples/active_messages.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod active;
 mod device_support;
 
 use btl_core::error::Error;
@@ -240,6 +243,35 @@ fn a_device_without_loopback_refuses_oneself_with_the_reason() {
     assert!(matches!(error, Error::SelfPeer { .. }), "{error}");
     assert!(error.to_string().contains("a test says so"), "{error}");
     node.close();
+}
+
+/// The example of active messages as a program: this process is its own peer there too.
+#[test]
+fn the_example_of_active_messages_counts_to_a_thousand() {
+    let _alone = alone();
+    let device = selection().device.expect("a device");
+    let mut node = active::Node::new(
+        {
+            let config = config(0, CreditRoute::OwnLane, false);
+            let (port, cm, published) = verbs::open(&selection(), &config).expect("a port");
+            assert_eq!(published.device, device);
+            let mut engine = btl_core::Engine::new(config, port, cm).expect("an engine");
+            engine.add_peer(name(0), &published.addrs).expect("its own peer");
+            engine
+        },
+        (0, Vec::new()),
+        vec![active::add, active::keep],
+    );
+    let me = node.engine.report()[0].peer;
+    (1..=1000_u64).for_each(|n| node.send(me, (0, n.to_le_bytes().to_vec())));
+    let start = Instant::now();
+    while node.state.1.len() < 1000 {
+        if !node.step(start.elapsed().as_nanos() as u64).expect("no failure") {
+            std::thread::yield_now();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", node.engine.report());
+    }
+    assert_eq!((node.state.0, node.state.1[999]), (500_500, 500_500));
 }
 
 /// Bytes of this process that devices have pinned.
