@@ -198,6 +198,9 @@ fn large_messages_are_put_and_slow_reads_are_not_used() {
 fn large_messages_are_read_where_the_user_says_so() {
     large(&[("btl_verbs_flags", "send,put,get")], SHORT, false, true);
     large(&[("btl_verbs_flags", "send,get")], LONG, false, true);
+    // The default in so many words is a wish too.
+    let default = [("btl_verbs_flags", "send,put,get,fetching-atomics")];
+    large(&default, SHORT, false, true);
 }
 
 /// Memory that is registered for one message only: long ones go in a pipeline, its end in messages.
