@@ -26,6 +26,13 @@ fn stage() -> &'static Stage {
         std::fs::create_dir_all(&dir)
             .unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
         let built = deps.join("libmca_btl_verbs.so");
+        let bytes = std::fs::read(&built).unwrap_or_default();
+        let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+        assert!(
+            has(b"fake0") && has(b"built for Open MPI 4.1.x"),
+            "{} is of a build with other features: remove it",
+            built.display()
+        );
         std::fs::copy(&built, dir.join("mca_btl_verbs.so"))
             .unwrap_or_else(|e| panic!("cannot copy {}: {e}", built.display()));
         Stage { dir }
@@ -133,6 +140,16 @@ fn succeeds(ranks: u32, parameters: &[(&str, &str)], name: &str, arguments: &[&s
     );
     assert!(!job.stderr.contains("did not close in order"), "{told}");
     job
+}
+
+#[test]
+fn four_say_hello() {
+    succeeds(4, &[], "hello", &[]);
+}
+
+#[test]
+fn every_pair_of_five_speaks() {
+    succeeds(5, &[], "connectivity", &[]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::ompi::Series;
 use crate::{exec, paths};
 
 /// A build from nothing, on a slow machine.
@@ -103,17 +105,58 @@ fn artifacts(line: &str) -> Vec<Artifact> {
         .collect()
 }
 
-/// Builds the BTL for use; returns the shared library.
+/// Builds the BTL for a series of Open MPI; returns the shared library. The next build for another
+/// series overwrites it: copy it.
 ///
 /// # Errors
 /// It does not build.
-pub(crate) fn build_btl() -> Result<PathBuf> {
-    let built = build(&["build", "--release", "--package", "btl-ompi"])?;
-    let library = built.into_iter().find(|artifact| artifact.name == "mca_btl_verbs");
+pub(crate) fn build_btl(series: Series) -> Result<PathBuf> {
+    build_btl_by(series, cargo, &[])
+}
+
+fn build_btl_by(series: Series, cargo: impl Fn() -> Command, more: &[&str]) -> Result<PathBuf> {
+    let mut args = vec!["build", "--release", "--package", "btl-ompi"];
+    args.extend(series.feature().into_iter().flat_map(|feature| ["--features", feature]));
+    args.extend(more);
+    let library = built_btl(cargo(), &args)?;
+    if is_btl_for(&library, series)? {
+        return Ok(library);
+    }
+    // Cargo gives the library one name whatever the features, and believes that the file of an earlier
+    // build with these features is still that. Where it is not, it is made anew once it is gone.
+    let name = library.file_name().unwrap_or_default();
+    for file in [&library, &library.with_file_name("deps").join(name)] {
+        if file.exists() {
+            fs::remove_file(file).with_context(|| format!("cannot remove {}", file.display()))?;
+        }
+    }
+    let library = built_btl(cargo(), &args)?;
+    if !is_btl_for(&library, series)? {
+        bail!("{} does not say that it is {}", library.display(), series.mark());
+    }
+    Ok(library)
+}
+
+fn built_btl(cargo: Command, args: &[&str]) -> Result<PathBuf> {
+    let library =
+        build_with(cargo, args)?.into_iter().find(|artifact| artifact.name == "mca_btl_verbs");
     library
         .map(|artifact| artifact.path)
         .context("package btl-ompi built no shared library mca_btl_verbs")
 }
+
+/// Whether a file is the component for a series, with real devices.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn is_btl_for(file: &Path, series: Series) -> Result<bool> {
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    Ok(has(&series.mark()) && !has(TEST_TRANSPORT))
+}
+
+/// What only the component with the transport for tests has in it.
+const TEST_TRANSPORT: &str = "fake0";
 
 #[cfg(test)]
 mod tests {

@@ -37,6 +37,8 @@ pub(crate) enum Group {
     Interop,
     /// Building libFuzzer.
     Fuzz,
+    /// Fetching an Open MPI of another Debian.
+    Roots,
 }
 
 impl Group {
@@ -51,6 +53,7 @@ impl Group {
             Self::Bindgen => "to generate bindings",
             Self::Count => "to count instructions",
             Self::Perftest => "to compare with perftest",
+            Self::Roots => "to fetch another Open MPI",
             Self::Interop => "to talk to rping and ucmatose",
             Self::Fuzz => "to build the fuzzer",
             Self::Rivals => "to build the crates that these are compared with",
@@ -169,6 +172,11 @@ const NEEDS: &[Need] = &[
         ["rdmacm-utils", "librdmacm-utils", "librdmacm-utils", "rdma-core"],
     ),
     need(Group::Fuzz, Program("c++"), ["g++", "gcc-c++", "gcc-c++", "gcc"]),
+    need(
+        Group::Roots,
+        Program("mmdebstrap"),
+        ["mmdebstrap", "mmdebstrap", "mmdebstrap", "mmdebstrap"],
+    ),
     need(Group::Rivals, Program("cmake"), ["cmake", "cmake", "cmake", "cmake"]),
     need(
         Group::Rivals,

@@ -8,23 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::deps::{self, Group};
+use crate::ompi::Series;
 use crate::{cargo, exec, paths, ui};
 
 /// The file Open MPI looks for; cargo's own name for the library would be ignored.
 pub(crate) const FILE: &str = "mca_btl_verbs.so";
-/// The versions of Open MPI the component is built for.
-const SUPPORTED: &str = "4.1.";
 const QUICK: Duration = Duration::from_secs(60);
-
-/// The versions of Open MPI the component is built for, for people.
-pub(crate) fn supported_names() -> String {
-    SUPPORTED.trim_end_matches('.').to_owned()
-}
 
 /// `cargo xtask install-btl …`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder to put it in [default: ~/.openmpi/components, where Open MPI looks by itself]
+    /// The folder to put it in [default: ~/.openmpi/components]
     #[arg(long, value_name = "DIR", conflicts_with = "system")]
     dir: Option<PathBuf>,
     /// Into Open MPI's own folder, for all users (needs the right to write there)
@@ -41,9 +35,21 @@ pub(crate) struct OpenMpi {
 }
 
 impl OpenMpi {
-    /// Whether the component is built for it.
-    pub(crate) fn supported(&self) -> bool {
-        self.version.starts_with(SUPPORTED)
+    /// Its series; `None` if there is no component for it.
+    pub(crate) fn series(&self) -> Option<Series> {
+        Series::of(&self.version)
+    }
+
+    /// One of its programs: beside `ompi_info`, else in the PATH.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub(crate) fn tool(&self, name: &str) -> Result<PathBuf> {
+        let beside = self.info.with_file_name(name);
+        if beside.exists() {
+            return Ok(beside);
+        }
+        paths::program(name).with_context(|| format!("there is no {name}"))
     }
 
     /// Asks `ompi_info`.
@@ -74,17 +80,35 @@ impl OpenMpi {
         Self::at(info)
     }
 
-    /// The one in the PATH, if the component is built for it.
+    /// The one in the PATH, and its series.
     ///
     /// # Errors
-    /// There is none, or it is of another version.
-    pub(crate) fn supported_here() -> Result<Self> {
+    /// There is none, or there is no component for it.
+    pub(crate) fn supported_here() -> Result<(Self, Series)> {
         let mpi = Self::here()?;
-        if !mpi.supported() {
-            bail!(
-                "Open MPI {} ({}) is not supported: {FILE} is built for {SUPPORTED}x; put an Open MPI {SUPPORTED}x first in the PATH",
+        match mpi.series() {
+            Some(series) => Ok((mpi, series)),
+            None => bail!(
+                "Open MPI {} ({}) is not supported: there is a {FILE} for {}; put one of these first in the PATH",
                 mpi.version,
-                mpi.info.display()
+                mpi.info.display(),
+                Series::names()
+            ),
+        }
+    }
+
+    /// The one in the PATH, if it is of this series.
+    ///
+    /// # Errors
+    /// There is none, or it is of another series.
+    pub(crate) fn here_of(series: Series) -> Result<Self> {
+        let mpi = Self::here()?;
+        if mpi.series() != Some(series) {
+            bail!(
+                "Open MPI {} is needed, and {} is {}; put the other one first in the PATH",
+                series.name(),
+                mpi.info.display(),
+                mpi.version
             );
         }
         Ok(mpi)
@@ -105,11 +129,13 @@ impl OpenMpi {
 
     /// Whether it finds the component `verbs`, looking in `extra` too.
     pub(crate) fn finds_btl(&self, extra: Option<&Path>) -> Result<bool> {
+        let series = self.series().unwrap_or(Series::V41);
         let mut info = Command::new(&self.info);
         info.args(["--param", "btl", "verbs", "--level", "9", "--parsable"]);
-        info.env("OMPI_MCA_mca_base_component_show_load_errors", "1");
+        let show = if series == Series::V41 { "1" } else { "all" };
+        info.env("OMPI_MCA_mca_base_component_show_load_errors", show);
         if let Some(dir) = extra {
-            info.env("OMPI_MCA_mca_base_component_path", search_path(dir));
+            info.env("OMPI_MCA_mca_base_component_path", series.search_path(dir));
         }
         let got = exec::capture(&mut info, QUICK)?;
         if got.stdout.lines().any(|line| line.starts_with("mca:btl:verbs:")) {
@@ -128,39 +154,45 @@ impl OpenMpi {
     }
 }
 
-/// The value of `mca_base_component_path` that adds `dir`. It comes first, so that the component in
-/// it is taken before an installed one; and a folder that cannot be opened ends Open MPI's search,
-/// which the user's own (it may not exist) would do to what stands behind it.
-pub(crate) fn search_path(dir: &Path) -> String {
-    format!("{}:SYSTEM_DEFAULT:USER_DEFAULT", dir.display())
-}
-
 /// Builds, copies, and asks Open MPI whether it sees it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     deps::ensure(&[Group::Build, Group::Mpi])?;
-    let mpi = OpenMpi::supported_here()?;
-    ui::say("building the BTL");
-    let library = cargo::build_btl()?;
-    let (dir, told) = match &args.dir {
+    let (mpi, series) = OpenMpi::supported_here()?;
+    ui::say(&format!("building the BTL for Open MPI {}", series.name()));
+    let library = cargo::build_btl(series)?;
+    let (dir, known) = match &args.dir {
         Some(dir) => (std::path::absolute(dir)?, false),
         None if args.system => (mpi.component_folder()?, true),
         None => (user_folder()?, true),
     };
     place(&library, &dir)?;
     let path = dir.join(FILE);
-    if !mpi.finds_btl((!told).then_some(&*dir))? {
+    if !mpi.finds_btl((!known).then_some(&*dir))? {
         bail!("{} is there, but Open MPI {} does not load it", path.display(), mpi.version);
     }
     println!("Installed {} for Open MPI {}. Run MPI programs with", path.display(), mpi.version);
-    let extra = if told {
-        String::new()
-    } else {
-        format!("--mca mca_base_component_path {} ", search_path(&dir))
-    };
-    println!("    mpirun {extra}--mca pml ob1 --mca osc ^ucx --mca btl self,verbs …");
-    println!("(`self,vader,verbs` lets processes of one node use shared memory).");
+    println!("    {} …", command_line(series, (!known).then_some(&*dir), &dir));
+    println!(
+        "(`self,{},verbs` lets processes of one node use shared memory).",
+        series.shared_memory()
+    );
     println!("Every node needs the file. To remove it: rm {}", path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// How to run programs over the component in `dir`, which is `elsewhere` if Open MPI does not look
+/// there by itself.
+fn command_line(series: Series, elsewhere: Option<&Path>, dir: &Path) -> String {
+    let mut words = vec!["mpirun".to_owned()];
+    if elsewhere.is_some() || series.launcher_hides_folders() {
+        words.push(format!("--mca mca_base_component_path {}", series.search_path(dir)));
+    }
+    words.push("--mca pml ob1".to_owned());
+    if series == Series::V41 {
+        words.push("--mca osc ^ucx".to_owned());
+    }
+    words.push("--mca btl self,verbs".to_owned());
+    words.join(" ")
 }
 
 /// Where Open MPI looks for a user's own components.

@@ -12,11 +12,13 @@ mod doctor;
 mod exec;
 mod guest;
 mod install;
+mod ompi;
 mod paths;
 mod plot;
 mod sim;
 mod test;
 mod tidy;
+mod turn;
 mod ui;
 
 use std::process::ExitCode;

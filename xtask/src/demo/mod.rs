@@ -48,7 +48,8 @@ const TCP: Rail = Rail { name: "btl tcp", device: Device::None, rdma: "", btl: "
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     deps::ensure(&[deps::Group::Build, deps::Group::Guest, deps::Group::Mpi])?;
     ui::say("building the BTL and the MPI programs");
-    let programs = Programs::build()?;
+    let (_, series) = crate::install::OpenMpi::supported_here()?;
+    let programs = Programs::build(series)?;
     let folder = programs.dir().display().to_string();
     ui::say(&format!("Open MPI {}, component and programs in {folder}", programs.version));
     let machine = Machine::choose(args.guest, Device::Both)?;

@@ -11,10 +11,15 @@ use anyhow::{Context, Result};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job};
 use crate::install::{self, OpenMpi};
+use crate::ompi::{Root, Series};
 use crate::{cargo, exec, paths};
 
 /// Sources of the programs.
 const SOURCES: &str = "btl-ompi/tests/mpi";
+/// Sources of those that need MPI 4.
+const SOURCES_MPI4: &str = "btl-ompi/tests/mpi/mpi4";
+/// Open MPI's parameter for where components are.
+const COMPONENT_PATH: &str = "mca_base_component_path";
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 /// For one job, unless the caller says otherwise.
 const JOB_LIMIT: Duration = Duration::from_secs(180);
@@ -23,29 +28,42 @@ const JOB_LIMIT: Duration = Duration::from_secs(180);
 pub(crate) struct Programs {
     dir: PathBuf,
     mpirun: PathBuf,
+    series: Series,
+    root: Option<Root>,
     /// `4.1.4`.
     pub(crate) version: String,
 }
 
 impl Programs {
-    /// Builds all of it into `target/mpi`.
+    /// Builds all of it for the Open MPI of a series into `target/mpi-SERIES`.
     ///
     /// # Errors
-    /// No supported Open MPI, or something does not build.
-    pub(crate) fn build() -> Result<Self> {
-        deps::ensure(&[Group::Build, Group::Mpi])?;
-        let mpi = OpenMpi::supported_here()?;
-        let tool = |name: &str| {
-            let beside = mpi.info.with_file_name(name);
-            if beside.exists() {
-                Ok(beside)
-            } else {
-                paths::program(name).with_context(|| format!("there is no {name}"))
+    /// No Open MPI of this series, or something does not build.
+    pub(crate) fn build(series: Series) -> Result<Self> {
+        deps::ensure(&[Group::Build])?;
+        let dir = paths::target().join(format!("mpi-{}", series.name()));
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let root = Root::get(series)?;
+        let (mpirun, version) = match &root {
+            Some(root) => (PathBuf::from("/usr/bin/mpirun"), root.version()?),
+            None => {
+                deps::ensure(&[Group::Mpi])?;
+                let mpi = OpenMpi::here_of(series)?;
+                (mpi.tool("mpirun")?, mpi.version)
             }
         };
-        let dir = paths::target().join("mpi");
-        install::place(&cargo::build_btl()?, &dir)?;
-        let sources = paths::root().join(SOURCES);
+        let programs = Self { dir, mpirun, series, root, version };
+        install::place(&cargo::build_btl(series)?, &programs.dir)?;
+        programs.compile(SOURCES)?;
+        if series != Series::V41 {
+            programs.compile(SOURCES_MPI4)?;
+        }
+        Ok(programs)
+    }
+
+    /// Compiles every program of a folder.
+    fn compile(&self, folder: &str) -> Result<()> {
+        let sources = paths::root().join(folder);
         let entries = fs::read_dir(&sources)
             .with_context(|| format!("no MPI programs in {}", sources.display()))?;
         for source in entries
@@ -53,12 +71,18 @@ impl Programs {
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|e| e == "c"))
         {
-            let program = dir.join(source.file_stem().unwrap_or_default());
-            let mut compile = Command::new(tool("mpicc")?);
-            compile.args(["-O2", "-Wall", "-o"]).arg(&program).arg(&source);
+            let program = self.dir.join(source.file_stem().unwrap_or_default());
+            let mut compile = match &self.root {
+                Some(root) => root.compiler(&source, &program),
+                None => {
+                    let mut mpicc = Command::new(OpenMpi::here_of(self.series)?.tool("mpicc")?);
+                    mpicc.args(["-O2", "-Wall", "-pthread", "-o"]).arg(&program).arg(&source);
+                    mpicc
+                }
+            };
             exec::output(&mut compile, COMPILE_LIMIT)?;
         }
-        Ok(Self { dir, mpirun: tool("mpirun")?, version: mpi.version })
+        Ok(())
     }
 
     /// A job that runs `program` over the BTLs `btl` (a list as Open MPI takes it) and nothing else.
@@ -90,12 +114,13 @@ impl Programs {
             ]
             .map(Into::into),
         );
-        command.extend(["--mca", "mca_base_component_path"].map(Into::into));
-        command.push(install::search_path(&self.dir).into());
+        command.extend(["--mca", COMPONENT_PATH].map(Into::into));
+        command.push(self.series.search_path(&self.dir).into());
         command.push(self.dir.join(program).into());
         command.extend(args.iter().map(Into::into));
         let mut job = Job::new(device, command, JOB_LIMIT)?;
         job.cwd.clone_from(&self.dir);
+        self.place(&mut job);
         Ok(job)
     }
 
@@ -103,10 +128,32 @@ impl Programs {
     pub(crate) fn across(&self, job: &mut Job, ranks: u32) {
         let half = ranks / 2;
         let hosts = format!("hosta:{},hostb:{half}", ranks - half);
-        let place =
-            ["-H", &hosts, "--mca", "oob_tcp_if_include", "10.9.0.0/24"].map(OsString::from);
+        let mut place = vec!["-H", &hosts];
+        match self.series {
+            // The launchers' own messages. Since 5.0 they find their way.
+            Series::V41 => place.extend(["--mca", "oob_tcp_if_include", "10.9.0.0/24"]),
+            // Where more ranks than processors are allowed, the first host would get all.
+            Series::V50 | Series::V60 => place.extend(["--map-by", "node:oversubscribe"]),
+        }
+        let place: Vec<OsString> = place.into_iter().map(OsString::from).collect();
         job.command.splice(1..1, place);
         job.two_hosts = true;
+    }
+
+    /// Makes a job run where this Open MPI is.
+    pub(crate) fn place(&self, job: &mut Job) {
+        job.root = self.root.as_ref().map(|root| root.dir().to_path_buf());
+        if job.root.is_some() {
+            job.shared.push(self.dir.clone());
+        }
+    }
+
+    /// Makes a job take the component in another folder.
+    pub(crate) fn take_component_from(&self, job: &mut Job, dir: &Path) {
+        let name = job.command.iter().position(|word| word == COMPONENT_PATH);
+        if let Some(value) = name.and_then(|at| job.command.get_mut(at + 1)) {
+            *value = self.series.search_path(dir).into();
+        }
     }
 
     /// The folder with the component and the programs.
@@ -121,10 +168,8 @@ impl Programs {
 /// # Errors
 /// The script cannot be written.
 pub(crate) fn probe(job: &mut Job, name: &str, interval: &str) -> Result<()> {
-    let dir = paths::target().join("mpi");
-    let script = dir.join("probe.sh");
-    fs::create_dir_all(&dir)
-        .and_then(|()| fs::write(&script, include_str!("probe.sh")))
+    let script = job.cwd.join("probe.sh");
+    fs::write(&script, include_str!("probe.sh"))
         .with_context(|| format!("cannot write {}", script.display()))?;
     let mut command: Vec<OsString> =
         vec!["bash".into(), script.into(), name.into(), interval.into()];

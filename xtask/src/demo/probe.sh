@@ -18,7 +18,13 @@ counted() {
     shift
     rdma statistic show 2>/dev/null | awk -v link="$link" -v keys="$*" '
         BEGIN { split(keys, list); for (i in list) wanted[list[i]] }
-        link == "" || $2 == link { for (i = 3; i < NF; i += 2) if ($i in wanted) { n++; sum += $(i + 1) } }
+        { # Pairs of words, on one line or on many.
+            for (i = 1; i <= NF; i++) {
+                if (word == "link") on = link == "" || $i == link
+                else if (on && word in wanted) { n++; sum += $i }
+                word = $i
+            }
+        }
         END { if (n) printf "%.0f\n", sum; else print "none" }'
 }
 # risen KEY BEFORE NOW: the line that tells by how much

@@ -7,6 +7,7 @@ use std::{env, fs};
 
 use crate::deps::{self, Group};
 use crate::install::{self, OpenMpi};
+use crate::ompi::Series;
 use crate::{exec, paths};
 
 const QUICK: Duration = Duration::from_secs(20);
@@ -109,7 +110,7 @@ impl Facts {
             nofile: limit(&text, "Max open files"),
             mpi: open_mpi(),
             mpi_packages: deps::names(Group::Mpi),
-            supported: install::supported_names(),
+            supported: Series::names(),
         };
         let mut files = vec![PathBuf::from("/dev/infiniband/rdma_cm")];
         files.extend(entries("/sys/class/infiniband_verbs").iter().filter_map(|dir| {
@@ -199,7 +200,7 @@ fn open_mpi() -> Vec<MpiFacts> {
 fn one_open_mpi(info: PathBuf) -> MpiFacts {
     match OpenMpi::at(info.clone()) {
         Ok(mpi) => {
-            let supported = mpi.supported();
+            let supported = mpi.series().is_some();
             let btl = if supported { btl(&mpi) } else { Btl::Missing };
             MpiFacts { version: mpi.version, info, supported, btl }
         }

@@ -34,6 +34,11 @@ pub(crate) struct Job {
     pub(crate) env: Vec<(String, String)>,
     /// The command's working folder.
     pub(crate) cwd: PathBuf,
+    /// A folder with a Linux of its own in which the command runs, instead of all of this machine's
+    /// files.
+    pub(crate) root: Option<PathBuf>,
+    /// Of this machine's files, the folders that are in `root` too, besides the working folder.
+    pub(crate) shared: Vec<PathBuf>,
     pub(crate) command: Vec<OsString>,
     /// A shell on the terminal instead of the command.
     pub(crate) shell: bool,
@@ -91,6 +96,8 @@ impl Job {
             rw: Vec::new(),
             env: Vec::new(),
             cwd: std::env::current_dir().context("there is no current folder")?,
+            root: None,
+            shared: Vec::new(),
             command,
             shell: false,
         })
@@ -109,6 +116,7 @@ impl Job {
             ("native", include_str!("native.sh")),
             ("devices", include_str!("devices.sh")),
             ("on-host", include_str!("on-host.sh")),
+            ("enter-root", include_str!("enter-root.sh")),
         ];
         for (name, text) in scripts {
             fs::write(dir.path().join(name), text)?;
@@ -123,12 +131,17 @@ impl Job {
         )
         .into_bytes();
         quote(&mut job, self.cwd.as_os_str());
-        job.extend_from_slice(b"\nRW=(");
-        for folder in &self.rw {
-            quote(&mut job, folder.as_os_str());
-            job.push(b' ');
+        job.extend_from_slice(b"\nROOT=");
+        quote(&mut job, self.root.as_deref().unwrap_or(Path::new("")).as_os_str());
+        for (name, folders) in [("RW", &self.rw), ("SHARED", &self.shared)] {
+            job.extend_from_slice(format!("\n{name}=(").as_bytes());
+            for folder in folders {
+                quote(&mut job, folder.as_os_str());
+                job.push(b' ');
+            }
+            job.extend_from_slice(b")");
         }
-        job.extend_from_slice(b")\n");
+        job.push(b'\n');
         fs::write(dir.path().join("job"), job)?;
         fs::write(dir.path().join("env"), self.environment())?;
         let mut command = b"exec".to_vec();

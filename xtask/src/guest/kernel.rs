@@ -11,11 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 
 use super::{first_line, source};
-use crate::{deps, exec, paths, ui};
+use crate::{deps, exec, paths, turn, ui};
 
 /// The kernel's configuration, on top of `allnoconfig`.
 const FRAGMENT: &str = include_str!("kernel.config");
@@ -136,7 +135,7 @@ fn build(from: Option<&Path>, force: bool) -> Result<Kernel> {
         );
     }
     let folder = folder()?;
-    let _turn = take_turn(&folder)?;
+    let _turn = turn::take(&folder, "builds the kernel", BUILD_LIMIT)?;
     if !force && let Some(kernel) = find()? {
         return Ok(kernel);
     }
@@ -156,27 +155,6 @@ fn build(from: Option<&Path>, force: bool) -> Result<Kernel> {
     let kernel = named(&path).context("the kernel that was built does not run here")?;
     ui::say(&format!("built {kernel} in {}", ui::seconds(start.elapsed())));
     Ok(kernel)
-}
-
-/// The lock is held while the returned file is open.
-fn take_turn(folder: &Path) -> Result<File> {
-    let lock = File::create(folder.join("lock")).context("cannot make the build lock")?;
-    let start = Instant::now();
-    let mut said = false;
-    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if !said {
-            ui::say("waiting for another xtask that builds the kernel");
-            said = true;
-        }
-        if start.elapsed() > BUILD_LIMIT || exec::interrupted() {
-            bail!(
-                "another xtask has been building the kernel for {}",
-                ui::seconds(start.elapsed())
-            );
-        }
-        thread::sleep(Duration::from_millis(200));
-    }
-    Ok(lock)
 }
 
 /// Configures and compiles; returns the stripped kernel.

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
 
 pub(crate) use job::{Job, Outcome, Sink};
+pub(crate) use source::{KEYRING, debian_mirror};
 
 use crate::{exec, ui};
 

@@ -4,6 +4,7 @@
 work=$1
 . "$work/job"
 . "$work/devices"
+. "$work/enter-root"
 inner=
 
 finish() {
@@ -45,15 +46,20 @@ said=$($make "$DEVICE" 2>&1) || give_up "the devices could not be made on this m
 
 . "$work/env"
 export PATH=$work/bin:$PATH:/usr/sbin:/usr/bin:/sbin:/bin
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-[ "$TWO_HOSTS" = 1 ] && export OMPI_MCA_plm_rsh_agent=on-host
+export_launcher
 cd "$CWD" || give_up "the working folder $CWD is not there"
+enter=()
+if [ -n "$ROOT" ]; then
+    said=$(make_root "$work/other" 2>&1) || give_up "the root $ROOT could not be made: ${said//$'\n'/ }"
+    enter=(chroot "$work/other/root")
+fi
 if [ "$SHELL_MODE" = 1 ]; then
-    bash
+    "${enter[@]}" bash
     finish $?
 fi
 run=(bash "$work/command")
 [ "$TWO_HOSTS" = 1 ] && run=(on-host hosta "exec bash '$work/command'")
+[ -n "$ROOT" ] && run=("${enter[@]}" "${run[@]}")
 SECONDS=0
 unshare --pid --fork --kill-child --mount-proc timeout -k 10 "$LIMIT" "${run[@]}" </dev/null &
 inner=$!

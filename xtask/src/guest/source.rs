@@ -17,7 +17,8 @@ const FETCH_LIMIT: Duration = Duration::from_secs(900);
 const ROOM: u64 = 3 << 30;
 /// Debian's suite that always has the newest kernel.
 const SUITE: &str = "sid";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// Debian's keys.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Parts of the source that a User-Mode Linux build never reads; their Kconfig files stay.
 const LEAVE_OUT: [&str; 4] = [
     "*/drivers/gpu/*.[ch]",
@@ -175,7 +176,10 @@ impl Apt {
 
     /// Lists of [`SUITE`] from the mirror this machine uses, checked with Debian's keys, in `dir`.
     fn private(dir: &Path) -> Result<Self> {
-        let mirror = debian_mirror()?;
+        let mirror = debian_mirror().context(
+            "the kernel source cannot be fetched: give one (Linux 7.0 or newer) with \
+             `cargo xtask guest kernel --source TARBALL|DIR`",
+        )?;
         for sub in ["state/lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(dir.join(sub))?;
         }
@@ -206,8 +210,11 @@ impl Apt {
     }
 }
 
-/// The Debian archive that this machine's apt sources name.
-fn debian_mirror() -> Result<String> {
+/// The Debian archive that this machine's apt sources name, if what comes from it can be checked.
+///
+/// # Errors
+/// There is none, or Debian's keys are missing.
+pub(crate) fn debian_mirror() -> Result<String> {
     let mut targets = Command::new("apt-get");
     targets.args([
         "indextargets",
@@ -227,13 +234,10 @@ fn debian_mirror() -> Result<String> {
     };
     let mirror =
         (field("ID=") == "debian").then(|| mirror_in(&text, field("VERSION_CODENAME="))).flatten();
-    let mirror = mirror.context(
-        "this machine's apt sources name no Debian archive, so the kernel source cannot be fetched: \
-         give one (Linux 7.0 or newer) with `cargo xtask guest kernel --source TARBALL|DIR`",
-    )?;
+    let mirror = mirror.context("this machine's apt sources name no Debian archive")?;
     if !Path::new(KEYRING).exists() {
         bail!(
-            "{KEYRING} is missing, so the kernel source could not be checked: install debian-archive-keyring"
+            "{KEYRING} is missing, so packages could not be checked: install debian-archive-keyring"
         );
     }
     Ok(mirror)

@@ -1,8 +1,10 @@
 #!/bin/bash
 # PID 1 of the guest, second half: inside the overlay. Makes the devices, runs the command, hands over its exit status.
 here=/run/guest
+work=$here
 . $here/job
 . $here/devices
+. $here/enter-root
 
 finish() {
     echo "$1" >$here/status
@@ -32,19 +34,24 @@ $make "$DEVICE" 2>/run/make.log || give_up "the devices could not be made: $(tr 
 
 . $here/env
 export PATH=/run/bin:$PATH:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp USER=root LOGNAME=root
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-[ "$TWO_HOSTS" = 1 ] && export OMPI_MCA_plm_rsh_agent=on-host
+export_launcher
 mkdir -p /tmp && chmod 1777 /tmp
 cd "$CWD" || give_up "the working folder $CWD is not there"
+enter=()
+if [ -n "$ROOT" ]; then
+    make_root /run/other 2>/run/make.log || give_up "the root $ROOT could not be made: $(tr '\n' ' ' </run/make.log)"
+    enter=(chroot /run/other/linux)
+fi
 
 if [ "$SHELL_MODE" = 1 ]; then
     [ -n "$SIZE" ] && stty -F /dev/tty1 rows "${SIZE% *}" cols "${SIZE#* }"
-    setsid -c bash </dev/tty1 >/dev/tty1 2>&1
+    setsid -c "${enter[@]}" bash </dev/tty1 >/dev/tty1 2>&1
     finish $?
 fi
 
 run=(bash $here/command)
 [ "$TWO_HOSTS" = 1 ] && run=(on-host hosta "exec bash $here/command")
+[ -n "$ROOT" ] && run=("${enter[@]}" "${run[@]}")
 stty -F /dev/tty1 raw -echo
 stty -F /dev/tty2 raw -echo
 # Through pipes: the command must not take the consoles for terminals.

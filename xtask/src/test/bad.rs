@@ -61,7 +61,7 @@ const CASES: &[Case] = &[
 ];
 
 pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
-    let programs = Programs::build()?;
+    let programs = Programs::build(bench.ompi)?;
     let (name, _) = test_device(device);
     let netdev = if device == Device::Rxe { "w0" } else { "v0" };
     let fill = |text: &str| text.replace("NETDEV", netdev).replace("DEV", name);

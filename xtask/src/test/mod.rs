@@ -8,6 +8,7 @@ mod examples;
 mod full;
 mod fuzz;
 mod mpi;
+mod ompi;
 mod parts;
 mod storm;
 mod tsan;
@@ -22,6 +23,7 @@ use anyhow::{Context, Result, bail};
 pub(crate) use count::Count;
 
 use crate::guest::{Device, GuestFailed, Job, Kind, Machine, Outcome, Sink};
+use crate::ompi::Series;
 use crate::{exec, paths, ui};
 
 /// `cargo xtask test …`.
@@ -39,6 +41,10 @@ pub(crate) struct Args {
     /// Also what is only needed before a release: packages, sets of features, compatibility
     #[arg(long)]
     full: bool,
+    /// The Open MPI of the parts that run MPI programs. With another one than this machine's, only
+    /// these run, unless --only says otherwise; it is fetched once from the Debian that has it
+    #[arg(long, value_enum, value_name = "SERIES")]
+    ompi: Option<Series>,
     /// The kind of machine with soft devices [default: the first that works here]
     #[arg(long, value_enum)]
     guest: Option<Kind>,
@@ -50,6 +56,8 @@ pub(crate) struct Part {
     pub(crate) about: &'static str,
     /// Only with `--full`, or when named.
     pub(crate) full: bool,
+    /// Runs with any Open MPI: `--ompi`.
+    pub(crate) any_ompi: bool,
     pub(crate) run: fn(&mut Bench) -> Result<Count>,
 }
 
@@ -58,6 +66,8 @@ pub(crate) struct Bench {
     kind: Option<Kind>,
     machine: Option<Machine>,
     logs: PathBuf,
+    /// The Open MPI to run: `--ompi`.
+    pub(crate) ompi: Series,
     /// The long way: `--soak`.
     pub(crate) soak: bool,
     part: &'static str,
@@ -113,13 +123,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let chosen: Vec<&Part> = parts::ALL
         .iter()
         .filter(|part| match args.only.as_slice() {
+            [] if args.ompi.is_some() => part.any_ompi,
             [] => args.full || !part.full,
             names => names.iter().any(|name| name == part.name),
         })
         .collect();
     let logs = paths::target().join("xtask-test");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let mut bench = Bench { kind: args.guest, machine: None, logs, soak: args.soak, part: "" };
+    let ompi = args.ompi.unwrap_or(Series::V41);
+    let mut bench =
+        Bench { kind: args.guest, machine: None, logs, ompi, soak: args.soak, part: "" };
     let mut rows = Vec::new();
     for (at, part) in chosen.iter().enumerate() {
         let head = format!("[{}/{}] {}", at + 1, chosen.len(), part.name);

@@ -8,6 +8,7 @@ use super::parts::{clean, test_device};
 use super::{Bench, Count};
 use crate::demo::mpi::{Programs, probe};
 use crate::guest::{Device, Job, KERNEL_TROUBLE, Outcome};
+use crate::ompi::Series;
 
 /// One run of a program.
 #[derive(Clone, Copy)]
@@ -38,6 +39,8 @@ const GOT: &str = "got ";
 const ATOMICS: &str = "atomics ";
 
 const CASES: &[Case] = &[
+    plain("hello", &[], 4, 120),
+    plain("connectivity", &[], 4, 120),
     plain("ring", &[], 4, 180),
     plain("allreduce", &[], 4, 180),
     plain("pingpong", &[], 2, 180),
@@ -46,6 +49,12 @@ const CASES: &[Case] = &[
     plain("spawn", &[], 2, 120),
     plain("compute", &["--seconds", "60"], 2, 180),
 ];
+
+/// Of these, what runs with every Open MPI.
+const BRIEF: &[&str] = &["hello", "connectivity", "allreduce", "threads", "spawn", "sessions"];
+
+/// What MPI 4 added.
+const CASES_MPI4: &[Case] = &[plain("sessions", &[], 3, 180)];
 
 /// Of two hosts joined by a cable: what differs is the path, not the program.
 const ACROSS: &[Case] = &[plain("ring", &[], 4, 180), plain("stress", &[], 2, 300)];
@@ -162,18 +171,38 @@ pub(super) const BROKEN: &[&str] = &["TERMINATE", "terminate"];
 
 /// Builds the BTL and the programs, and runs each of them on `device`: in one host and across two.
 pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
-    let programs = Programs::build()?;
-    let mut count = Count::default();
     let (large, windows) = match device {
         Device::Rxe => (LARGE_RXE, WINDOWS_RXE),
         _ => (LARGE_SIW, WINDOWS_SIW),
     };
     let four = Case { ranks: 4, ..windows };
-    let here = CASES.iter().chain(large).chain([&windows]).map(|case| (Place::Here, case));
+    let newer = if bench.ompi == Series::V41 { &[] } else { CASES_MPI4 };
+    let here = CASES.iter().chain(newer).chain(large).chain([&windows]);
+    let here = here.map(|case| (Place::Here, case));
     let across = ACROSS.iter().chain([&four]).map(|case| (Place::Across, case));
     let cable = BAD_CABLE.iter().map(|case| (Place::BadCable, case));
     let little = [(Place::LittleMemory, &LITTLE_MEMORY)];
-    for (place, case) in here.chain(little).chain(across).chain(cable) {
+    let cases: Vec<_> = here.chain(little).chain(across).chain(cable).collect();
+    run_cases(bench, device, &cases)
+}
+
+/// The part that differs from one Open MPI to the next: start, end, names, and one run of every way
+/// through the component.
+pub(super) fn run_brief(bench: &mut Bench, device: Device) -> Result<Count> {
+    let large = if device == Device::Rxe { LARGE_RXE } else { LARGE_SIW };
+    let wanted = |case: &&Case| BRIEF.contains(&case.program);
+    let newer = if bench.ompi == Series::V41 { &[] } else { CASES_MPI4 };
+    let here = CASES.iter().chain(newer).filter(wanted).chain(large.first());
+    let here = here.map(|case| (Place::Here, case));
+    let across = ACROSS.first().map(|case| (Place::Across, case));
+    let cases: Vec<_> = here.chain(across).collect();
+    run_cases(bench, device, &cases)
+}
+
+fn run_cases(bench: &mut Bench, device: Device, cases: &[(Place, &Case)]) -> Result<Count> {
+    let programs = Programs::build(bench.ompi)?;
+    let mut count = Count::default();
+    for (place, case) in cases {
         let soak = bench.soak && case.program == "stress";
         let args = if soak { SOAK } else { case.args };
         let mut job = programs.job(device, case.ranks, case.program, args, "self,verbs")?;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, asan, bad, doctor, examples, full, fuzz, mpi, storm, tsan};
+use super::{Bench, Count, Part, asan, bad, doctor, examples, full, fuzz, mpi, ompi, storm, tsan};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job, KERNEL_TROUBLE};
+use crate::ompi::Series;
 use crate::{cargo, exec, tidy};
 
 /// All of them, in the order in which they run: what is quick and what everything else rests on first.
@@ -42,17 +43,36 @@ pub(crate) const ALL: &[Part] = &[
     part("storm-rxe", "thousands of connects and messages on soft RoCE", |bench| {
         storm::run(bench, Device::Rxe)
     }),
-    part("mpi-siw", "MPI programs over the BTL on soft iWARP", |bench| {
+    mpi_part(
+        "ompi",
+        "the component against the headers of its Open MPI, and who refuses it",
+        ompi::run,
+    ),
+    mpi_part("mpi-siw", "MPI programs over the BTL on soft iWARP", |bench| {
         mpi::run(bench, Device::Siw)
     }),
-    part("mpi-rxe", "MPI programs over the BTL on soft RoCE", |bench| mpi::run(bench, Device::Rxe)),
-    part("bad-siw", "MPI where something is missing or wrong, on soft iWARP", |bench| {
+    mpi_part("mpi-rxe", "MPI programs over the BTL on soft RoCE", |bench| {
+        mpi::run(bench, Device::Rxe)
+    }),
+    mpi_part("bad-siw", "MPI where something is missing or wrong, on soft iWARP", |bench| {
         bad::run(bench, Device::Siw)
     }),
-    part("bad-rxe", "MPI where something is missing or wrong, on soft RoCE", |bench| {
+    mpi_part("bad-rxe", "MPI where something is missing or wrong, on soft RoCE", |bench| {
         bad::run(bench, Device::Rxe)
     }),
     Part { full: true, ..part("fuzz", "the fuzz targets, a minute each", fuzz::run) },
+    Part {
+        full: true,
+        ..part("ompi50", "a few MPI programs with Open MPI 5.0, which is fetched once", |bench| {
+            ompi::brief(bench, Series::V50)
+        })
+    },
+    Part {
+        full: true,
+        ..part("ompi60", "a few MPI programs with Open MPI 6.0, which is fetched once", |bench| {
+            ompi::brief(bench, Series::V60)
+        })
+    },
     Part { full: true, ..part("publish", "the packages for crates.io", full::publish) },
     Part { full: true, ..part("features", "every set of features compiles", full::features) },
     Part { full: true, ..part("semver", "no break of compatibility unnoticed", full::semver) },
@@ -63,7 +83,16 @@ const fn part(
     about: &'static str,
     run: fn(&mut Bench) -> Result<Count>,
 ) -> Part {
-    Part { name, about, full: false, run }
+    Part { name, about, full: false, any_ompi: false, run }
+}
+
+/// A part that runs with any Open MPI.
+const fn mpi_part(
+    name: &'static str,
+    about: &'static str,
+    run: fn(&mut Bench) -> Result<Count>,
+) -> Part {
+    Part { any_ompi: true, ..part(name, about, run) }
 }
 
 /// Packages that must have device tests: one that lost them is noticed.
@@ -91,7 +120,11 @@ fn tidy_rules(_: &mut Bench) -> Result<Count> {
 
 /// `cargo test` with these arguments, counted.
 fn cargo_test(bench: &Bench, args: &[&str]) -> Result<Count> {
-    let mut command = cargo::cargo();
+    cargo_test_with(bench, cargo::cargo(), args)
+}
+
+/// As [`cargo_test`], with a cargo that was given more environment.
+pub(super) fn cargo_test_with(bench: &Bench, mut command: Command, args: &[&str]) -> Result<Count> {
     command.arg("test").args(args);
     let got = exec::capture(&mut command, UNIT_LIMIT)?;
     bench.log("cargo", &format!("{}\n{}", got.stdout, got.stderr));
@@ -130,10 +163,20 @@ fn layout(bench: &mut Bench) -> Result<Count> {
 /// The component with lanes over UNIX sockets in place of devices, loaded by the Open MPI that is installed.
 fn btl(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build, Group::Mpi])?;
-    let features = ["--no-default-features", "--features", "fake-transport"];
-    let tests = ["--lib", "--tests", "--no-fail-fast", "--quiet"];
-    cargo_test(bench, &[&["--package", "btl-ompi"][..], &features[..], &tests[..]].concat())
+    let package = ["--package", "btl-ompi", "--no-default-features", "--quiet", "--lib"];
+    let installed = ["--features", "fake-transport", "--tests", "--no-fail-fast"];
+    let mut count = cargo_test(bench, &[&package[..], &installed[..]].concat())?;
+    // Sizes and offsets of the other series are asserted by the compiler. Their headers are not here.
+    for series in Series::ALL.into_iter().filter_map(Series::feature) {
+        let features = format!("fake-transport,{series}");
+        let other = ["--features", &features, "--", "--skip", HEADER_TEST];
+        count += cargo_test(bench, &[&package[..], &other[..]].concat())?;
+    }
+    Ok(count)
 }
+
+/// The test that compares the component's bindings with headers.
+const HEADER_TEST: &str = "bindings_match_the_headers";
 
 /// Runs of the simulator per device model: more than 20,000 in all.
 const SIM_SEEDS: &str = "4200";
