@@ -43,3 +43,21 @@ pub(crate) fn text(panic: &(dyn Any + Send)) -> String {
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "panic".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_caught_and_told() {
+        assert_eq!(guard_component(7, || 3), 3);
+        // What libtest prints of it is this test's own output.
+        assert_eq!(guard_component(7, || panic!("on purpose")), 7);
+        // No rail of ours: nothing is run.
+        assert_eq!(guard(std::ptr::null_mut(), 7, |_| 3), 7);
+        let said = |panic: Box<dyn Any + Send>| text(&*panic);
+        assert_eq!(said(Box::new("a literal")), "a literal");
+        assert_eq!(said(Box::new("a string".to_owned())), "a string");
+        assert_eq!(said(Box::new(5)), "panic");
+    }
+}

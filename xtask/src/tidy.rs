@@ -71,6 +71,10 @@ const LOCAL: &[&str] = &[
     concat!("/tmp/", "target"),
 ];
 
+/// What prints or logs, and names of what must not be.
+const PRINTING: &[&str] = &["println!(", "eprintln!(", "say(", "verbose!(", "log("];
+const SECRETS: &[&str] = &["rkey", "lkey", "{key", "job_key", "payload:?", "bytes:?"];
+
 const FILE_LINES: usize = 800;
 const FUNCTION_LINES: usize = 70;
 const LINE_COLUMNS: usize = 140;
@@ -100,6 +104,7 @@ const RULES: &[Rule] = &[
     ("the engine and the simulator are pure", impure),
     ("nothing is unfinished", unfinished),
     ("no path of somebody's machine", local_path),
+    ("no key and no payload is printed", printed_secret),
 ];
 
 /// `cargo xtask tidy …`.
@@ -415,6 +420,22 @@ fn local_path(file: &File) -> Vec<(usize, String)> {
     file.lines().filter_map(|(number, line)| hit(line).map(|what| (number, what))).collect()
 }
 
+/// By name: what a key or a message is called stands in the line that prints it, or in one of the next two.
+fn printed_secret(file: &File) -> Vec<(usize, String)> {
+    let shipped = ["rdma-safe/src/", "rdma-cm/src/", "btl-core/src/", "btl-ompi/src/"];
+    if !file.is_rust() || !file.within(&shipped) {
+        return Vec::new();
+    }
+    let lines: Vec<&str> = file.text.lines().collect();
+    let prints = |code: &str| PRINTING.iter().any(|word| code.contains(word));
+    let secret = |number: usize| {
+        let text = lines[number - 1..(number + 2).min(lines.len())].concat();
+        SECRETS.iter().find(|name| text.contains(**name)).map(|name| format!("`{name}` is printed"))
+    };
+    let printing = file.shipped().filter(|(_, code)| prints(code));
+    printing.filter_map(|(number, _)| secret(number).map(|what| (number, what))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -461,5 +482,15 @@ mod tests {
         assert_eq!(stray_post(&file("btl-core/src/engine.rs", "port.post_send(x)\n")).len(), 1);
         assert_eq!(impure(&file("btl-core/src/engine.rs", "let t = Instant::now();\n")).len(), 1);
         assert_eq!(local_path(&file("README.md", concat!("see /wo", "rk/x\n"))).len(), 1);
+    }
+
+    #[test]
+    fn keys_are_not_printed() {
+        let found = |text: &str| printed_secret(&file("btl-core/src/rma.rs", text)).len();
+        assert_eq!(found("println!(\"{rkey}\");\n"), 1);
+        assert_eq!(found("say(format_args!(\n    \"{}\",\n    range.rkey\n));\n"), 1);
+        assert_eq!(found("let rkey = 3;\nprintln!(\"done\");\n"), 0, "before it");
+        assert_eq!(found("#[cfg(test)]\nprintln!(\"{rkey}\");\n"), 0, "in a test");
+        assert!(printed_secret(&file("xtask/src/a.rs", "println!(\"{rkey}\");\n")).is_empty());
     }
 }

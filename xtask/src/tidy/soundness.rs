@@ -1,7 +1,7 @@
 //! Rules that look at more than one file: which modules may have unsafe code, and that the tests which documents name
 //! exist.
 
-use super::{File, has_word};
+use super::{File, has_word, places};
 
 /// Crates whose `lib.rs` names the modules with unsafe code. `rdma-sys` is raw throughout; in the crates above, the
 /// compiler forbids it.
@@ -13,7 +13,11 @@ const PROVING: &[&str] = &[
     "rdma-safe/SOUNDNESS.md",
     "rdma-cm/FEATURES.md",
     "rdma-cm/HAZARDS.md",
+    SECURITY,
 ];
+/// In this one each row needs a test, or says that there is nothing to test.
+const SECURITY: &str = "SECURITY.md";
+const UNPROMISED: &str = "not promised";
 
 /// Each rule with what it found.
 pub(super) fn check(files: &[File]) -> Vec<(&'static str, Vec<String>)> {
@@ -23,6 +27,7 @@ pub(super) fn check(files: &[File]) -> Vec<(&'static str, Vec<String>)> {
             unnamed_unsafe(files),
         ),
         ("every test that a document names exists", missing_tests(files)),
+        ("each promise of SECURITY.md has a test", untested_promises(files)),
     ]
 }
 
@@ -81,15 +86,23 @@ fn unnamed_unsafe(files: &[File]) -> Vec<String> {
     found
 }
 
-/// Names in backquotes in the last column of a table's row.
-fn tests_named(line: &str) -> impl Iterator<Item = &str> {
-    let cells = line.strip_prefix('|').and_then(|row| row.trim_end().strip_suffix('|'));
-    let last = cells.and_then(|cells| cells.rsplit('|').next()).unwrap_or_default();
-    last.split('`').skip(1).step_by(2)
+/// The last cell of a table's row.
+fn last_cell(line: &str) -> Option<&str> {
+    let cells = line.strip_prefix('|')?.trim_end().strip_suffix('|')?;
+    cells.rsplit('|').next().map(str::trim)
 }
 
-/// Whether some function, or program that must not compile, is called that; `beginning_…` stands for any.
+/// Names in backquotes in the last column of a table's row.
+fn tests_named(line: &str) -> impl Iterator<Item = &str> {
+    last_cell(line).unwrap_or_default().split('`').skip(1).step_by(2)
+}
+
+/// Whether some function, or program that must not compile, is called that; `beginning_…` stands for any. Also what
+/// the simulator knows, and rows in tables of tests.
 fn exists(files: &[File], name: &str) -> bool {
+    if name.starts_with("sim ") || name.starts_with("mutant ") {
+        return places::test(files, name).is_ok();
+    }
     let name = name.rsplit("::").next().unwrap_or(name);
     let (name, whole) = match name.strip_suffix('…') {
         Some(beginning) => (beginning, false),
@@ -102,6 +115,9 @@ fn exists(files: &[File], name: &str) -> bool {
     files.iter().filter(|file| file.is_rust()).any(|file| {
         let program = file.path.split_once("/compile_fail/").map(|(_, program)| program);
         if program.and_then(|p| p.strip_suffix(".rs")).is_some_and(matches) {
+            return true;
+        }
+        if places::in_table(file, name) {
             return true;
         }
         let functions = file.text.split("fn ").skip(1);
@@ -118,6 +134,29 @@ fn missing_tests(files: &[File]) -> Vec<String> {
                 found.push(format!("{}:{number}: there is no test `{name}`", document.path));
             }
         }
+    }
+    found
+}
+
+/// A row of neither a head nor a rule that names no test and does not say that nothing is promised.
+fn untested_promises(files: &[File]) -> Vec<String> {
+    let Some(document) = files.iter().find(|file| file.path == SECURITY) else {
+        return vec![format!("there is no {SECURITY}")];
+    };
+    let mut found = Vec::new();
+    let mut rows = 0;
+    for (number, line) in document.lines() {
+        let Some(last) = last_cell(line) else { continue };
+        if last == "test" || last.starts_with("---") {
+            continue;
+        }
+        rows += 1;
+        if last != UNPROMISED && tests_named(line).next().is_none() {
+            found.push(format!("{SECURITY}:{number}: neither a test nor `{UNPROMISED}`"));
+        }
+    }
+    if rows == 0 {
+        found.push(format!("{SECURITY} promises nothing"));
     }
     found
 }
@@ -160,5 +199,27 @@ mod tests {
             file("rdma-safe/tests/compile_fail/bad_program.rs", ""),
         ];
         assert_eq!(missing_tests(&files), ["rdma-safe/HAZARDS.md:1: there is no test `no_such`"]);
+    }
+
+    #[test]
+    fn a_promise_without_a_test_is_found() {
+        let table = "| a | test |\n|---|---|\n| b | `it_works`, `sim S1` |\n| c | not promised |\n| d | – |\n| e | soon |\n";
+        let files = [
+            file(SECURITY, table),
+            file("btl-core/sim/src/check.rs", "    S1,\n"),
+            file("a/tests/a.rs", "#[test]\nfn it_works() {}\n"),
+        ];
+        assert_eq!(
+            untested_promises(&files),
+            [5, 6].map(|n| format!("SECURITY.md:{n}: neither a test nor `not promised`"))
+        );
+        assert_eq!(missing_tests(&files), Vec::<String>::new());
+        let one = |row: &str| missing_tests(&[file(SECURITY, row)]).len();
+        assert_eq!(
+            (one("| a | `sim S1` |"), one("| a | `mutant x` |"), one("| a | `x` |")),
+            (1, 1, 1)
+        );
+        assert_eq!(untested_promises(&[]).len(), 1, "it is gone");
+        assert_eq!(untested_promises(&[file(SECURITY, "# Security\n")]).len(), 1, "it is empty");
     }
 }
