@@ -19,6 +19,7 @@
 //! | `offer.rs` | which of them are offered |
 //! | `spare.rs` | room for the message that tells of a put |
 //! | `memory.rs` | registration of the program's memory through Open MPI's cache |
+//! | `hooks.rs` | whether that cache learns when memory goes away |
 //! | `progress.rs` | events and callbacks |
 //! | `rail.rs` | a module with its engine and lock |
 //! | `descriptor.rs`, `endpoint.rs` | what Open MPI holds handles of |
@@ -35,6 +36,7 @@ mod descriptor;
 mod driver;
 mod endpoint;
 mod guard;
+mod hooks;
 mod memory;
 mod modex;
 #[cfg(test)]

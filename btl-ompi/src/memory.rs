@@ -11,7 +11,8 @@
 
 use crate::abi;
 use crate::driver::{Domain, Memory, Region};
-use crate::opal::say;
+use crate::hooks::{self, Hooks};
+use crate::opal::{WHY, say, verbose};
 use core::ffi::{c_int, c_void};
 use core::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -71,6 +72,10 @@ pub(crate) struct Cache {
     rcache: NonNull<abi::Rcache>,
     /// From `Box::into_raw`: the cache has its address.
     shared: NonNull<Shared>,
+    /// Whether registrations may be kept.
+    hooks: Hooks,
+    /// It was said that they are not.
+    lost: AtomicBool,
     /// It was said that memory could not be registered.
     told: AtomicBool,
 }
@@ -98,7 +103,13 @@ impl Cache {
             abi::mca_rcache_base_module_create(c"grdma".as_ptr(), module.cast(), &raw mut resources)
         };
         match NonNull::new(rcache) {
-            Some(rcache) => Some(Self { rcache, shared, told: AtomicBool::new(false) }),
+            Some(rcache) => Some(Self {
+                rcache,
+                shared,
+                hooks: Hooks::look(),
+                lost: AtomicBool::new(false),
+                told: AtomicBool::new(false),
+            }),
             None => {
                 // SAFETY: made above from a box; nobody else has it.
                 drop(unsafe { Box::from_raw(shared.as_ptr()) });
@@ -126,7 +137,9 @@ impl Cache {
         let bits = (access & abi::ACCESS_ANY).cast_signed();
         let mut found: *mut abi::RcacheRegistration = ptr::null_mut();
         // SAFETY: Open MPI's own function on its own cache. The memory is the caller's.
-        let code = unsafe { register(self.rcache.as_ptr(), base, size, 0, bits, &raw mut found) };
+        let code = unsafe {
+            register(self.rcache.as_ptr(), base, size, self.flags(rail), bits, &raw mut found)
+        };
         if code == abi::SUCCESS && !found.is_null() {
             // SAFETY: a registration of this cache is an `Entry`, filled by the callback below.
             return unsafe { &raw mut (*found.cast::<Entry>()).handle }.cast();
@@ -136,6 +149,22 @@ impl Cache {
             return (&raw const VOID).cast_mut().cast();
         }
         ptr::null_mut()
+    }
+
+    /// Whether the cache may keep a registration: not where it would not learn that the memory is gone.
+    fn flags(&self, rail: &str) -> u32 {
+        if self.hooks.hold() {
+            return 0;
+        }
+        if hooks::are_wanted() && !self.lost.swap(true, Ordering::Relaxed) {
+            verbose!(
+                WHY,
+                "{rail}: Open MPI is not told of all memory that is given back, so no registration is kept after its \
+                 use, which is slower for buffers that are used again; if that is UCX's doing, UCX_MEM_EVENTS=n in the \
+                 environment keeps it from that"
+            );
+        }
+        abi::RCACHE_BYPASS
     }
 
     /// Says once that memory could not be registered.

@@ -33,6 +33,9 @@ constants! {
     /// All of these.
     ACCESS_ANY: u32 = 15 = "MCA_RCACHE_ACCESS_ANY";
 
+    /// A registration is for this use only.
+    RCACHE_BYPASS: u32 = 1 = "MCA_RCACHE_FLAGS_CACHE_BYPASS";
+
     /// A parameter's value is the default.
     VAR_SOURCE_DEFAULT: c_uint = 0 = "MCA_BASE_VAR_SOURCE_DEFAULT";
 }

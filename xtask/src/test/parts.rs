@@ -61,12 +61,9 @@ pub(crate) const ALL: &[Part] = &[
         bad::run(bench, Device::Rxe)
     }),
     Part { full: true, ..part("fuzz", "the fuzz targets, a minute each", fuzz::run) },
-    Part {
-        full: true,
-        ..part("ompi50", "a few MPI programs with Open MPI 5.0, which is fetched once", |bench| {
-            ompi::brief(bench, Series::V50)
-        })
-    },
+    part("ompi50", "a few MPI programs with Open MPI 5.0, which is fetched once", |bench| {
+        ompi::brief(bench, Series::V50)
+    }),
     Part {
         full: true,
         ..part("ompi60", "a few MPI programs with Open MPI 6.0, which is fetched once", |bench| {
