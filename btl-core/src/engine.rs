@@ -619,6 +619,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         self.connecting > 0 || self.io.queued > 0 || self.closing != Closing::No
     }
 
+    /// The settings it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The port, for reports.
     pub fn port(&self) -> &P {
         &self.io.port

@@ -11,6 +11,7 @@
 //! - [`rma`] is one-sided: put, get, atomics and fences, and in which order with messages.
 //! - [`route`] says on which lane credits travel that have no message to ride on.
 //! - [`engine`] moves all of that. It has no clock, no thread and makes no system call.
+//! - [`rails`] is several of them side by side: devices and ports of one process as one transport.
 //! - [`connect`] is the connection machine; it runs where the connection manager is driven.
 //! - [`port`] has the traits both stand on. Feature `verbs` implements them on real devices.
 //!
@@ -33,6 +34,8 @@
 //! engine is driven by one thread at a time; nothing happens to messages between two calls of
 //! [`poll`](Engine::poll), but connections are made and accepted all the same.
 //!
+//! How to use it, and how to write a port: [`guide`].
+//!
 //! The engine's message path does not allocate, and nothing a device, the kernel or a peer says
 //! makes it panic: a peer that breaks the protocol fails alone.
 //!
@@ -47,10 +50,13 @@ pub mod engine;
 pub mod error;
 pub mod first_send;
 mod frag;
+#[cfg(feature = "verbs")]
+pub mod guide;
 pub mod lane;
 mod names;
 pub mod params;
 pub mod port;
+pub mod rails;
 pub mod report;
 pub mod rma;
 pub mod route;

@@ -56,6 +56,7 @@ const IMPURE: &[&str] = &[
 const MAY_PRINT: &[&str] = &[
     "btl-core/src/verbs/",
     "btl-core/sim/src/main.rs",
+    "btl-core/sim/src/rails_cli.rs",
     "btl-core/sim/src/trace.rs",
     // A test in a file of its own.
     "btl-core/src/lane/model.rs",

@@ -394,7 +394,7 @@ impl CmSide {
     fn check_crossing(&self, name: ProcName, class: u8) {
         let crosses =
             |conn: &Conn| conn.stage == Stage::Dialing && conn.dials == Some((name, class));
-        if name_of(self.rank) < name && self.conns.values().any(crosses) {
+        if self.config.me < name && self.conns.values().any(crosses) {
             let what = format!("rank {} accepts {name} lane {class}, which it dials", self.rank);
             self.net.borrow_mut().fail(Invariant::L4, what);
         }

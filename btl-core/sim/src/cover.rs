@@ -113,6 +113,9 @@ hits! {
     StallReads = "an operation waited for a read", true;
     StallFence = "an operation waited for a fence or a piece", true;
     PlacedLate = "a put was placed late", true;
+    RailDown = "a rail to a peer was dropped", false;
+    RailStalled = "a rail to a peer stalled", false;
+    RailMoved = "a piece went again over another rail", false;
     Terminate = "TERMINATE: no receive", false;
     RnrNak = "RNR NAK", false;
     RnrExceeded = "RNR retry count exceeded", false;

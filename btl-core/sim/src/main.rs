@@ -1,8 +1,11 @@
 //! Runs the simulator: `cargo xtask sim --help`.
 #![forbid(unsafe_code)]
 
+mod rails_cli;
+
 use btl_sim::cover::Cover;
 use btl_sim::mutants::{CONTROLS, HEAD, MUTANTS, Mutant, UNMEASURED, limit_of};
+use btl_sim::rails::RailMutant;
 use btl_sim::simplify::{Simpler, shrink};
 use btl_sim::{Model, Options, Outcome, Sabotage, draw, run};
 use clap::Parser;
@@ -32,6 +35,12 @@ struct Args {
     /// Break a rule; it must be noticed
     #[arg(long)]
     sabotage: Option<Sabotage>,
+    /// Several devices a process, with faults on one rail or on all
+    #[arg(long)]
+    rails: bool,
+    /// With --rails: break a rule of rails
+    #[arg(long = "break", requires = "rails")]
+    mutant: Option<RailMutant>,
     /// Break each rule in turn and print how soon it was noticed
     #[arg(long)]
     mutants: bool,
@@ -56,6 +65,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let single = args.seed.is_some() && !std::env::args().any(|arg| arg.starts_with("--seeds"));
     let good = match (args.mutants, single) {
+        _ if args.rails => rails_cli::main(&args, single),
         (true, _) => mutants(&args),
         (false, true) => replay(&args),
         (false, false) => sweep(&args),

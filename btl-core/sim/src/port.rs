@@ -21,7 +21,7 @@ use std::rc::Rc;
 pub(crate) type SharedNet = Rc<RefCell<Net>>;
 
 /// A queue pair that is owned by the CM side. Dropped, it is destroyed.
-pub(crate) struct SimQp {
+pub struct SimQp {
     pub(crate) net: SharedNet,
     pub(crate) id: u32,
     given: bool,
@@ -76,7 +76,7 @@ impl SetupQp for SimQp {
 }
 
 /// One rank's device, as its engine sees it.
-pub(crate) struct SimPort {
+pub struct SimPort {
     pub(crate) net: SharedNet,
     pub(crate) rank: u32,
 }
@@ -254,7 +254,7 @@ pub(crate) struct Link {
 }
 
 /// An engine's end of the queues.
-pub(crate) struct SimCm {
+pub struct SimCm {
     pub(crate) net: SharedNet,
     pub(crate) rank: u32,
     pub(crate) link: Rc<RefCell<Link>>,

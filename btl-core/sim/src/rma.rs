@@ -17,7 +17,7 @@ const BASE: u64 = 1 << 20;
 
 /// Memory of an operation.
 #[derive(Debug)]
-pub(crate) struct SimMemory {
+pub struct SimMemory {
     pub(crate) bytes: Vec<u8>,
     /// Number in its rank's book.
     pub(crate) id: u32,

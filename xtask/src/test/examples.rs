@@ -1,4 +1,4 @@
-//! The example programs of rdma-cm, as a reader would run them: both sides, on a device.
+//! The example programs of rdma-cm and btl-core, as a reader would run them: both sides, on a device.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,12 @@ use crate::guest::{Device, Job, KERNEL_TROUBLE};
 use crate::paths;
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// Most lines of an example, so that it can be taken in at one look.
+/// Most lines of an example of rdma-cm, so that it can be taken in at one look; of btl-core's, which have an engine to drive.
 const LINES_MAX: usize = 79;
+const CORE_LINES_MAX: usize = 150;
+/// The examples of btl-core that are run here. Of the others, one is a stress test with a part of its own, one belongs to
+/// `doctor`, and `memory_port` is in the documentation, whose tests run it.
+const CORE: &[&str] = &["active_messages"];
 
 /// One run. In the script `$E` is the folder of the programs and `$A` the device's address; the shell ends at the first command
 /// that fails. A client is started until its server is there.
@@ -84,13 +88,22 @@ const CASES: &[Case] = &[
         on: BOTH,
         script: r#"$E/tokio_echo server $A:7471 & until $E/tokio_echo client $A:7471 500; do sleep 0.2; done; kill $!"#,
     },
+    Case {
+        example: "active_messages",
+        what: "calls its own function 1000 times over a lane to itself",
+        on: BOTH,
+        script: r#"$E/active_messages | tee out; grep -q '= 500500' out"#,
+    },
 ];
 
 pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
     let built =
         cargo::build(&["build", "--package", "rdma-cm", "--examples", "--features", "tokio"])?;
-    let programs: Vec<_> = built.iter().filter(|a| a.kind == "example").collect();
+    let core = cargo::build(&["build", "--package", "btl-core", "--example", "active_messages"])?;
+    let shown = |a: &&cargo::Artifact| a.kind == "example" && CORE.contains(&a.name.as_str());
+    let core = core.iter().filter(shown);
+    let programs: Vec<_> = built.iter().filter(|a| a.kind == "example").chain(core).collect();
     let folder =
         programs.first().and_then(|a| a.path.parent()).context("rdma-cm has no examples")?;
     let mut count = Count::default();
@@ -104,15 +117,19 @@ pub(super) fn run(bench: &mut Bench, device: Device) -> Result<Count> {
                 false => Err("is not run by any test".to_owned()),
             },
         );
-        let file = paths::root().join("rdma-cm/examples").join(format!("{name}.rs"));
+        let (package, most) = match CORE.contains(&name.as_str()) {
+            true => ("btl-core", CORE_LINES_MAX),
+            false => ("rdma-cm", LINES_MAX),
+        };
+        let file = paths::root().join(package).join("examples").join(format!("{name}.rs"));
         let text =
             fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let lines = text.lines().count();
         count.case(
             &format!("the length of {name}"),
-            match lines <= LINES_MAX {
+            match lines <= most {
                 true => Ok(()),
-                false => Err(format!("{lines} lines are more than {LINES_MAX}")),
+                false => Err(format!("{lines} lines are more than {most}")),
             },
         );
     }

@@ -70,7 +70,13 @@ const README_PREAMBLE: &str = "
 pub(super) fn readme(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
     let mut blocks = Vec::new();
-    for name in ["README.md", "rdma-sys/README.md", "rdma-safe/README.md", "rdma-cm/README.md"] {
+    for name in [
+        "README.md",
+        "rdma-sys/README.md",
+        "rdma-safe/README.md",
+        "rdma-cm/README.md",
+        "btl-core/README.md",
+    ] {
         let text = fs::read_to_string(paths::root().join(name))
             .with_context(|| format!("cannot read {name}"))?;
         let found = rust_blocks(&text);

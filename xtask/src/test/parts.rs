@@ -178,12 +178,17 @@ const HEADER_TEST: &str = "bindings_match_the_headers";
 /// Runs of the simulator per device model: more than 20,000 in all.
 const SIM_SEEDS: &str = "4200";
 
+/// The same with several devices a process.
+const RAILS_SEEDS: &str = "1000";
+
 /// Many seeds with the rules on; then each rule off, which must be noticed, with controls. Each ends with a line
 /// `N passed, M failed`.
 fn sim(bench: &mut Bench) -> Result<Count> {
     deps::ensure(&[Group::Build])?;
     let mut count = simulate(bench, &["--seeds", SIM_SEEDS])?;
     count += simulate(bench, &["--mutants", "--seeds", "500"])?;
+    count += simulate(bench, &["--rails", "--seeds", RAILS_SEEDS])?;
+    count += simulate(bench, &["--rails", "--mutants"])?;
     Ok(count)
 }
 
@@ -252,6 +257,8 @@ fn device_for(program: &str, device: Device) -> Option<Device> {
         "mpa" => (device == Device::Siw).then_some(device),
         // Tells what is said where there is none.
         "no_device" => (device == Device::Siw).then_some(Device::None),
+        // Needs both kinds at once.
+        "device_rails" => (device == Device::Siw).then_some(Device::Both),
         _ => Some(device),
     }
 }
