@@ -189,6 +189,8 @@ pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     names: BTreeMap<ProcName, u32>,
     /// The other end of this process as its own peer: see [`oneself`].
     mirror: Option<u32>,
+    /// By peer: where its lane 0 was when it came up.
+    hints: Vec<u32>,
     /// Which lane a connection became.
     conns: BTreeMap<ConnToken, LaneId>,
     now: Nanos,
@@ -281,6 +283,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             free_peers: Vec::new(),
             names: BTreeMap::new(),
             mirror: None,
+            hints: Vec::new(),
             conns: BTreeMap::new(),
             now: 0,
             next_timer: Nanos::MAX,
@@ -501,9 +504,19 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     ///
     /// Take one event, let go of whatever guards the engine, handle the event, repeat: the
     /// handler may call the engine.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, now: Nanos) -> Option<PortEvent<P>> {
         self.now = now;
+        if self.is_quiet() && self.io.port.is_idle() && self.has_nothing(now) && !self.cm.has_news()
+        {
+            self.since_cm = 0;
+            return None;
+        }
+        self.poll_busy(now)
+    }
+
+    /// [`poll`](Engine::poll) when there is something, as far as is known.
+    fn poll_busy(&mut self, now: Nanos) -> Option<PortEvent<P>> {
         if !self.is_quiet() {
             return self.poll_all(now);
         }
@@ -530,12 +543,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 }
                 Quick::No(slot) => (lane, Op::Recv, slot, len),
             },
-            Found::Nothing if self.has_nothing(now) => {
-                self.since_cm = 0;
-                let news = self.cm.poll()?;
-                self.on_cm(news);
-                return self.poll_all(now);
-            }
             Found::Nothing | Found::Other => return self.poll_all(now),
             Found::Done(done) => return self.poll_after(done),
         };
@@ -547,7 +554,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     #[inline(never)]
     fn poll_on(&mut self) -> Option<PortEvent<P>> {
         self.since_cm += 1;
-        self.poll(self.now)
+        self.poll_busy(self.now)
     }
 
     /// [`poll`](Engine::poll) after a completion that is for the long way.

@@ -92,6 +92,12 @@ pub trait Port {
     /// order of the posts of their kind; of a closed lane none come.
     fn poll(&mut self) -> Option<Completion<Self::Slot>>;
 
+    /// Whether [`poll_message`](Port::poll_message) would find nothing. A port that cannot tell at little cost says `false`.
+    #[inline(always)]
+    fn is_idle(&mut self) -> bool {
+        false
+    }
+
     /// The next completion as [`poll`](Port::poll) gives it, taken apart for the messages that went well.
     #[inline(always)]
     fn poll_message(&mut self) -> Found<Self::Slot> {
@@ -328,6 +334,12 @@ pub trait Cm {
     /// The next event. Called on every empty poll of the engine: must be cheap when there is
     /// nothing.
     fn poll(&mut self) -> Option<CmEvent<Self::Qp>>;
+
+    /// Whether [`poll`](Cm::poll) may have an event. What has to be driven by polls says `true`.
+    #[inline(always)]
+    fn has_news(&self) -> bool {
+        true
+    }
 }
 
 /// What the engine asks of the connection manager's side.

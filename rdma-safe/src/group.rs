@@ -346,6 +346,23 @@ impl PollGroup {
         rest
     }
 
+    /// Whether nothing has completed: asks the device if nothing is left of what it gave before. When it fails, `false`:
+    /// [`poll`](Self::poll) tells how.
+    #[inline(always)]
+    pub fn is_idle(&mut self) -> bool {
+        if self.head != self.end {
+            return false;
+        }
+        match self.cq.poll_unchecked(&mut *self.batch) {
+            Ok(0) => true,
+            Ok(n) => {
+                (self.head, self.end) = (0, n);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
     /// The short way of [`poll`](Self::poll) for whoever moves slots only: takes the next completion if it is a slot's and
     /// went well. Leaves every other one, and a failure of the queue, to `poll`.
     #[inline(always)]

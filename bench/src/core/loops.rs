@@ -2,7 +2,8 @@
 //!
 //! Both ends are in one process and one thread, so what each end does is known without asking a clock.
 
-use btl_core::{Event, PeerId, Sent};
+use btl_core::{Event, PeerId, SendBuf, Sent};
+use rdma_safe::Slot;
 
 use crate::{Core, Outcome, fabric};
 
@@ -18,8 +19,17 @@ const NOW: u64 = 0;
 pub(crate) struct End {
     core: Core,
     peer: PeerId,
+    /// The buffer that the last message left, as in the other loops, which send one slot again and again.
+    buf: Option<SendBuf<Slot>>,
     sent: u64,
     heard: u64,
+}
+
+impl End {
+    fn new(mut core: Core, peer: PeerId) -> End {
+        let buf = core.alloc(MESSAGE).ok();
+        End { core, peer, buf, sent: 0, heard: 0 }
+    }
 }
 
 /// Ends the program where a loop meets what cannot be.
@@ -34,7 +44,7 @@ fn broken() -> ! {
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn core_say(end: &mut End) {
-    let Ok(mut buf) = end.core.alloc(MESSAGE) else { broken() };
+    let Some(mut buf) = end.buf.take() else { broken() };
     match buf.first_chunk_mut::<MESSAGE>() {
         Some(to) => *to = end.sent.to_le_bytes(),
         None => broken(),
@@ -45,13 +55,13 @@ fn core_say(end: &mut End) {
     }
 }
 
-/// Takes the buffer of a message back that has left.
+/// Takes the buffer of a message that has left.
 #[allow(unsafe_code)] // the name: nothing else in the program has it
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn core_reap(end: &mut End) {
     match end.core.poll(NOW) {
-        Some(Event::Sent { buf: Some(buf), result: Ok(()), .. }) => end.core.free(buf),
+        Some(Event::Sent { buf: Some(buf), result: Ok(()), .. }) => end.buf = Some(buf),
         _ => broken(),
     }
 }
@@ -81,7 +91,7 @@ fn core_empty(end: &mut End) {
 }
 
 pub(crate) fn run(scenario: &str, count: usize) -> Outcome {
-    let [mut a, mut b] = fabric::pair()?.map(|(core, peer)| End { core, peer, sent: 0, heard: 0 });
+    let [mut a, mut b] = fabric::pair()?.map(|(core, peer)| End::new(core, peer));
     match scenario {
         "flood" => {
             for _ in 0..count {

@@ -5,7 +5,7 @@
 //! - `bench-core flood|pingpong|empty|burst COUNT`: both ends in this process, over the fake libibverbs and librdmacm.
 //! - `bench-core threads COUNT`: engines on threads of their own, likewise.
 //! - `bench-core send_lat|send_bw server|client ADDR:PORT SIZE ITERATIONS DEPTH RECEIVES`: one end, over a device. The client prints one
-//!   line with the result.
+//!   line with the result. `bench-core clock` prints the frequency of the clock that is used.
 #![deny(unsafe_code)]
 
 #[path = "../clock.rs"]
@@ -34,6 +34,10 @@ fn run(args: &[String]) -> Outcome {
     let (test, rest) = args.split_first().ok_or("no test is named")?;
     match (test.as_str(), rest) {
         ("send_lat" | "send_bw", rest) => device::run(test, &spec::Spec::read(rest)?),
+        ("clock", []) => {
+            println!("cycles_per_us {:.3}", clock::per_microsecond());
+            Ok(())
+        }
         ("threads", [count]) => threads::run(count.parse()?),
         (test, [count]) => loops::run(test, count.parse()?),
         _ => Err("usage: bench-core TEST COUNT".into()),

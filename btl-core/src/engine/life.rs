@@ -237,6 +237,14 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     fn link_up(&mut self, peer: PeerId, class: u8, id: LaneId) {
+        if class == 0 {
+            if self.hints.len() <= peer.index() {
+                self.hints.resize(peer.index() + 1, u32::MAX);
+            }
+            if let Some(hint) = self.hints.get_mut(peer.index()) {
+                *hint = id.index;
+            }
+        }
         let Some(endpoint) = self.endpoint_mut(peer) else { return };
         let closing = endpoint.is_closing();
         let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };

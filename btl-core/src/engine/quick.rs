@@ -3,7 +3,6 @@
 //! anything is to be done besides, it does nothing and leaves everything to the long way.
 use super::Engine;
 use super::io::{Io, Lane};
-use crate::endpoint::{Link, State};
 use crate::frag::Frag;
 use crate::lane::{Frame, NotSent, When, transmit};
 use crate::names::{LaneId, Nanos, PeerId};
@@ -45,18 +44,18 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         slot: P::Slot,
         what: What,
     ) -> Result<(), P::Slot> {
-        let Some(entry) = self.peers.get_mut(peer.index()) else { return Err(slot) };
-        let Some(endpoint) = &entry.endpoint else { return Err(slot) };
-        let State::Open = endpoint.state else { return Err(slot) };
-        let Some(class) = endpoint.classes.get(usize::from(what.class)) else { return Err(slot) };
-        let Link::Up(id) = class.link else { return Err(slot) };
-        if entry.generation != peer.generation || !class.pending.is_empty() {
-            return Err(slot);
-        }
-        let Some(entry) = self.lanes.get_mut(id.index()) else { return Err(slot) };
+        let hint = self.hints.get(peer.index()).copied().unwrap_or(u32::MAX);
+        let Some(entry) = self.lanes.get_mut(hint as usize) else { return Err(slot) };
         let Some(lane) = &mut entry.lane else { return Err(slot) };
-        // A lane that is over has a shut gate.
-        if !lane.due.is_none() || lane.bye.wanted || !self.io.is_straight() {
+        // The hint may be old: what counts is what the lane says of itself. A lane that is over has a shut gate, and one
+        // that is being closed owes a goodbye.
+        if lane.peer_id != peer
+            || lane.class != what.class
+            || !lane.due.is_none()
+            || lane.bye.wanted
+            || self.io.queued != 0
+            || !self.io.is_straight()
+        {
             return Err(slot);
         }
         self.io.post_quick(lane, slot, what)
@@ -146,10 +145,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Whether nothing of this side waits for its time.
     #[inline(always)]
     pub(super) fn has_nothing(&self, now: Nanos) -> bool {
-        self.io.hangups.is_empty()
-            && self.io.retry.is_empty()
-            && self.io.elsewhere.is_empty()
-            && now < self.next_timer
+        let Io { hangups, retry, elsewhere, .. } = &self.io;
+        hangups.len() | retry.len() | elsewhere.len() == 0 && now < self.next_timer
     }
 }
 

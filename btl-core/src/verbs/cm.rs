@@ -121,10 +121,15 @@ impl Cm for VerbsCm {
 
     #[inline]
     fn poll(&mut self) -> Option<CmEvent<VerbsQp>> {
-        if self.inbox.is_empty() && !self.mail.events.have_arrived() {
+        if !self.mail.events.have_arrived() {
             return None;
         }
         self.fetch()
+    }
+
+    #[inline(always)]
+    fn has_news(&self) -> bool {
+        self.mail.events.have_arrived()
     }
 }
 
@@ -137,10 +142,7 @@ impl VerbsCm {
     #[cold]
     #[inline(never)]
     fn fetch(&mut self) -> Option<CmEvent<VerbsQp>> {
-        if self.inbox.is_empty() {
-            self.mail.events.fetch(&mut self.inbox);
-        }
-        self.inbox.pop_front()
+        self.mail.events.fetch(&mut self.inbox)
     }
 }
 

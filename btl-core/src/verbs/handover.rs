@@ -6,8 +6,24 @@ use super::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError}
 use std::collections::VecDeque;
 
 /// Nothing panics while one of these locks is held; if something did, the lists are still whole.
+#[cfg(not(tsan))]
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same for ThreadSanitizer, which does not see what the standard library does where a lock is contended: that code is
+/// not instrumented.
+#[cfg(tsan)]
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(std::sync::TryLockError::Poisoned(poison)) => {
+                return PoisonError::into_inner(poison);
+            }
+            Err(std::sync::TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
 }
 
 /// Letters to a reader that asks all the time, and must not pay a lock for "nothing".
@@ -34,16 +50,16 @@ impl<T> Letters<T> {
         self.arrived.load(Ordering::Relaxed)
     }
 
-    /// Takes all letters, in order, behind what is in `inbox`.
-    pub(super) fn fetch(&self, inbox: &mut VecDeque<T>) {
-        let mut queue = lock(&self.queue);
-        if inbox.is_empty() {
-            // The reader's own memory goes back, so that neither side allocates for long.
-            std::mem::swap(&mut *queue, inbox);
-        } else {
-            inbox.append(&mut queue);
+    /// The next letter. `inbox` is the reader's own; while letters are in it they count as arrived.
+    pub(super) fn fetch(&self, inbox: &mut VecDeque<T>) -> Option<T> {
+        if inbox.len() > 1 {
+            return inbox.pop_front();
         }
-        self.arrived.store(false, Ordering::Relaxed);
+        let mut queue = lock(&self.queue);
+        inbox.append(&mut queue);
+        let letter = inbox.pop_front();
+        self.arrived.store(!inbox.is_empty(), Ordering::Relaxed);
+        letter
     }
 }
 
@@ -108,9 +124,22 @@ impl<T> Jobs<T> {
                 return Some(job);
             }
             state.idle += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.wait(state);
             state.idle = state.idle.saturating_sub(1);
         }
+    }
+
+    #[cfg(not(tsan))]
+    fn wait<'l>(&'l self, state: MutexGuard<'l, State<T>>) -> MutexGuard<'l, State<T>> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`lock`].
+    #[cfg(tsan)]
+    fn wait<'l>(&'l self, state: MutexGuard<'l, State<T>>) -> MutexGuard<'l, State<T>> {
+        drop(state);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        lock(&self.state)
     }
 
     /// Ends the workers; jobs that nobody has taken are dropped.

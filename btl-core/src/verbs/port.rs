@@ -376,6 +376,11 @@ impl Port for VerbsPort {
     }
 
     #[inline(always)]
+    fn is_idle(&mut self) -> bool {
+        self.alone && self.groups.first_mut().is_some_and(|it| it.group.is_idle())
+    }
+
+    #[inline(always)]
     fn poll_message(&mut self) -> Found<Slot> {
         let Some(Group { group, lanes, .. }) = self.groups.first_mut().filter(|_| self.alone)
         else {

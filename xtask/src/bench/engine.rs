@@ -41,7 +41,7 @@ const fn part(
     Part { name, scenario, functions, calls, most }
 }
 
-/// `say` allocates, fills and sends; `reap` polls what was sent and frees it; `hear` polls a message and releases it.
+/// `say` fills a buffer and sends it; `reap` polls it back; `hear` polls a message and releases it.
 const PARTS: [Part; 7] = [
     part("flood: send", "flood", &["core_say"], &[], None),
     part("flood: poll what was sent", "flood", &["core_reap"], &[], None),
