@@ -84,7 +84,7 @@ impl Incoming {
     ) -> Result<Accepted, Fault> {
         let seq = expand(self.next, head.seq).ok_or(Fault::Window)?;
         let number = expand(self.turn, head.message).ok_or(Fault::Window)?;
-        if !self.note(seq)? {
+        if !self.is_fresh(seq)? {
             return Ok(Accepted::Duplicate);
         }
         let (total, offset) = match head.kind {
@@ -98,14 +98,14 @@ impl Incoming {
         let end = end.ok_or(Fault::Piece { what: "reaches beyond its message" })?;
         let whole = payload.len() as u64 == total;
         if whole && self.is_next(number) {
+            self.note(seq);
             self.next_turn();
             return Ok(Accepted::Deliver);
         }
         let part = self.part(number, tag, total, room)?;
         if part.tag != tag || part.data.len() as u64 != total {
-            return Err(Fault::Piece {
-                what: "says something else of its message than the others",
-            });
+            let what = "says something else of its message than the others";
+            return Err(Fault::Piece { what });
         }
         // Not longer than `data`: checked above.
         let range = usize::try_from(offset).ok().zip(usize::try_from(end).ok());
@@ -113,11 +113,13 @@ impl Incoming {
             to.copy_from_slice(payload);
         }
         part.missing = part.missing.saturating_sub(payload.len() as u64);
+        // Last: what is refused is not acknowledged.
+        self.note(seq);
         Ok(Accepted::Kept)
     }
 
-    /// Notes a piece; `false`: it has been here before.
-    fn note(&mut self, seq: u64) -> Result<bool, Fault> {
+    /// Whether a piece was not here before.
+    fn is_fresh(&self, seq: u64) -> Result<bool, Fault> {
         #[cfg(feature = "sabotage")]
         if self.no_dedup && seq < self.next {
             return Ok(true);
@@ -126,16 +128,22 @@ impl Incoming {
         if ahead >= WINDOW {
             return Err(Fault::Window);
         }
+        Ok(self.seen.get(ahead as usize) != Some(&true))
+    }
+
+    fn note(&mut self, seq: u64) {
+        let Some(ahead) = seq.checked_sub(self.next) else { return };
         let at = ahead as usize;
         if self.seen.len() <= at {
             self.seen.resize(at + 1, false);
         }
-        let fresh = self.seen.get_mut(at).is_some_and(|seen| !std::mem::replace(seen, true));
+        if let Some(seen) = self.seen.get_mut(at) {
+            *seen = true;
+        }
         while self.seen.front() == Some(&true) {
             self.seen.pop_front();
             self.next += 1;
         }
-        Ok(fresh)
     }
 
     fn is_next(&self, number: u64) -> bool {
@@ -148,7 +156,9 @@ impl Incoming {
 
     fn next_turn(&mut self) {
         self.turn += 1;
-        self.parts.pop_front();
+        // Nothing, unless the peer sent parts of it as well.
+        let parts = self.parts.pop_front().flatten();
+        self.bytes = self.bytes.saturating_sub(parts.map_or(0, |part| part.data.len() as u64));
     }
 
     /// What is there of a message, made with its first piece.
@@ -232,6 +242,9 @@ mod tests {
         for len in [max + 1, 1 << 63, u64::MAX] {
             let fault = Fault::TooLong { len, max };
             assert_eq!(accept(head(0, 0, piece(len, 0)), b"x"), Err(fault));
+            let mut it = Incoming::default();
+            assert!(it.accept(&head(0, 0, piece(len, 0)), 0, b"x", limits).is_err());
+            assert_eq!(it.acknowledged(), 0, "what is refused is not acknowledged");
         }
         for offset in [max, max - 1, u64::MAX] {
             let beyond = accept(head(0, 0, piece(max, offset)), b"xy");
