@@ -14,8 +14,8 @@ pub const MAX_BUFFER: u32 = 1 << 30;
 /// Most receives (or sends) of a lane.
 pub const MAX_DEPTH: u16 = 4096;
 
-/// One lane of every peer. All processes of a job must have the same buffer sizes; depths may
-/// differ.
+/// One lane of every peer. Processes may differ in sizes, depths and the number of lanes: each sends
+/// what fits the other's buffers, see [`Engine::set_peer_lanes`](crate::Engine::set_peer_lanes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneConfig {
     /// Bytes of one buffer, header of [`HEADER`] bytes included.

@@ -31,12 +31,32 @@ pub(crate) enum State {
 }
 
 /// One lane class of a peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Class {
     pub(crate) link: Link,
+    /// Payload bytes that fit one buffer of the peer; 0: it has no such lane; [`UNTOLD`]: it did not
+    /// say, and has the same as we.
+    pub(crate) room: u32,
     /// Messages that wait, oldest first.
     pub(crate) pending: Fifo,
     pub(crate) early_ends: u8,
+}
+
+/// A peer did not say how large its buffers are.
+pub(crate) const UNTOLD: u32 = u32::MAX;
+
+impl Default for Class {
+    fn default() -> Class {
+        Class { link: Link::Idle, room: UNTOLD, pending: Fifo::default(), early_ends: 0 }
+    }
+}
+
+impl Class {
+    /// Whether a message fits, given that it fits the lane here.
+    #[inline]
+    pub(crate) fn fits(&self, len: u32) -> bool {
+        len <= self.room && self.room > 0
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +72,23 @@ impl Endpoint {
         let classes = (0..lanes).map(|_| Class::default()).collect();
         let (state, stats) = (State::Open, Stats::default());
         Endpoint { id, name, state, announced: false, connected: false, classes, stats }
+    }
+
+    /// The lane for a message in a buffer of `class`: that class, or where the peer's buffers are
+    /// smaller than ours, or it has fewer lanes, the smallest one that fits.
+    #[inline]
+    pub(crate) fn lane_for(&self, class: u8, len: u32) -> Option<u8> {
+        match self.classes.get(usize::from(class)) {
+            Some(own) if own.fits(len) => Some(class),
+            _ => self.other_lane_for(len),
+        }
+    }
+
+    #[cold]
+    fn other_lane_for(&self, len: u32) -> Option<u8> {
+        // An untold lane is as large as ours, which is not what this message is in a buffer for.
+        let fits = |class: &Class| class.room != UNTOLD && class.fits(len);
+        self.classes.iter().position(fits).and_then(|class| u8::try_from(class).ok())
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -10,6 +10,7 @@ mod rma;
 mod route;
 #[cfg(feature = "sabotage")]
 mod sabotage;
+mod sizes;
 
 use crate::config::Config;
 use crate::endpoint::{Class, Endpoint, Link, State};
@@ -436,8 +437,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let buf = SendBuf { slot, class: c, len, max };
         let Placed::Waits { i, class } = self.post(peer, tag, buf, cookie)? else { return Ok(()) };
         self.connect(peer.index, class);
-        match self.io.frags.remove(i).and_then(|frag| frag.slot) {
-            Some(slot) => {
+        let frag = self.io.frags.remove(i).and_then(|frag| Some((frag.slot?, frag.class)));
+        match frag {
+            Some((slot, class)) => {
                 let buf = SendBuf { slot, class, len, max };
                 Err(SendError { kind: SendErrorKind::WouldQueue, buf })
             }
@@ -462,11 +464,17 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Some(State::Closing(_)) | None => SendErrorKind::Closing,
         };
         let SendBuf { slot, class: c, len, max } = buf;
+        let lane = endpoint.as_ref().and_then(|endpoint| endpoint.lane_for(c, len)).unwrap_or(c);
         let class = endpoint
-            .and_then(|it| Some((it.classes.get_mut(usize::from(c))?, &mut it.stats.stalls)));
+            .and_then(|it| Some((it.classes.get_mut(usize::from(lane))?, &mut it.stats.stalls)));
         let (Some((class, stalls)), SendErrorKind::Busy) = (class, &kind) else {
             return Err(SendError { kind, buf: SendBuf { slot, class: c, len, max } });
         };
+        if !class.fits(len) {
+            let (len, most) = (len as usize, self.max_send_size_to(peer));
+            let kind = SendErrorKind::TooLong { len, max: most };
+            return Err(SendError { kind, buf: SendBuf { slot, class: c, len: len as u32, max } });
+        }
         let frag =
             Frag { slot: Some(slot), addr: 0, cookie, len, max, tag, class: c, one_sided: false };
         let i = match self.io.frags.insert(frag) {
@@ -477,7 +485,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             // Not reachable: the slot was put in above.
             Err(Frag { slot: None, .. }) => return Ok(Placed::Posted),
         };
-        let waits = Ok(Placed::Waits { i, class: c });
+        let waits = Ok(Placed::Waits { i, class: lane });
         let Link::Up(id) = class.link else {
             stalls.connect += 1;
             return waits;

@@ -309,6 +309,15 @@ pub enum SendErrorKind {
     /// It cannot leave at once ([`Engine::try_send`](crate::Engine::try_send) only).
     #[error("the message cannot leave at once")]
     WouldQueue,
+    /// It fits no buffer of the peer, whose lanes are smaller than this side's
+    /// ([`Engine::set_peer_lanes`](crate::Engine::set_peer_lanes)).
+    #[error("the message has {len} bytes, and the peer's buffers hold {max}")]
+    TooLong {
+        /// Its payload bytes.
+        len: usize,
+        /// The most that fit.
+        max: usize,
+    },
     /// All entries of the message table are in use: poll, then try again.
     #[error("too many messages are under way; poll and try again")]
     Busy,

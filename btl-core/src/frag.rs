@@ -17,6 +17,7 @@ pub(crate) struct Frag<S> {
     /// Most payload bytes of its class.
     pub(crate) max: u32,
     pub(crate) tag: u8,
+    /// The class of its buffer, which need not be that of the lane it travels on.
     pub(crate) class: u8,
     /// A one-sided operation, not a message.
     pub(crate) one_sided: bool,

@@ -412,8 +412,8 @@ pub enum RejectReason {
     /// No lane of that class.
     #[error("it has no lane of that class; set the same lanes everywhere")]
     UnknownLane = 7,
-    /// Buffer sizes differ, or a depth is out of range.
-    #[error("its buffer sizes or depths do not fit; set the same lanes everywhere")]
+    /// A buffer size or a depth is out of range, or not what was announced.
+    #[error("its buffer sizes or depths do not fit, or are not what it announced")]
     Limits = 8,
     /// It is shutting down.
     #[error("it is shutting down")]

@@ -2,17 +2,14 @@
 //! init, progress, close.
 
 use crate::abi;
-use crate::driver;
 use crate::guard::{guard_component, text};
-use crate::modex;
-use crate::module;
-use crate::offer;
-use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
-use crate::params::{Limits, N, Params, PortName, Wanted};
+use crate::opal::{self, LIFE, WHY, say, verbose};
+use crate::open::{self, Declined};
+use crate::params::N;
 use crate::progress;
-use crate::rail::{self, About, Rail};
+use crate::pvars;
+use crate::rail;
 use crate::register;
-use crate::signals;
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};
 use core::mem;
@@ -109,11 +106,13 @@ unsafe extern "C" fn component_register() -> c_int {
         match register::register_all() {
             Ok(()) => {
                 opal::set_verbose(register::read().number(N::Verbose));
+                pvars::register_all();
                 abi::SUCCESS
             }
-            Err(code) => {
+            Err((name, code)) => {
                 say(format_args!(
-                    "Open MPI did not take the parameters (code {code}): the component is not used"
+                    "Open MPI did not take btl_verbs_{name} (code {code}; a value of the wrong type?): the component is \
+                     not used"
                 ));
                 abi::ERR_NOT_AVAILABLE
             }
@@ -154,11 +153,8 @@ unsafe extern "C" fn component_init(
         // SAFETY: Open MPI passes a valid pointer.
         unsafe { *num_btls = 0 };
         close_all();
-        let opened = catch_unwind(AssertUnwindSafe(open_rails)).unwrap_or_else(|panic| {
-            Err(Declined {
-                why: format!("internal error: {}; please report it", text(&*panic)),
-                loud: true,
-            })
+        let opened = catch_unwind(AssertUnwindSafe(open::rails)).unwrap_or_else(|panic| {
+            Err(Declined::loud(format!("internal error: {}; please report it", text(&*panic))))
         });
         let rails = match opened {
             Ok(rails) => rails,
@@ -186,134 +182,6 @@ unsafe extern "C" fn component_init(
             array
         }
     })
-}
-
-/// Why the component stays out.
-struct Declined {
-    why: String,
-    /// Whether it is told even to users who did not ask for this component: their parameters are
-    /// wrong.
-    loud: bool,
-}
-
-impl Declined {
-    fn quiet(why: impl Into<String>) -> Self {
-        Self { why: why.into(), loud: false }
-    }
-
-    fn loud(why: impl ToString) -> Self {
-        Self { why: why.to_string(), loud: true }
-    }
-}
-
-/// Opens every wanted port and publishes them.
-fn open_rails() -> Result<Vec<&'static Rail>, Declined> {
-    let params = register::read().check().map_err(Declined::loud)?;
-    let me = Proc::local()
-        .ok_or_else(|| Declined::quiet("Open MPI has no name for this process"))?
-        .name();
-    // The job family: processes that were spawned later belong to it, other runs do not.
-    let job = me.job >> 16;
-    let config = params.config(me, job);
-    config.validate().map_err(Declined::loud)?;
-    let limits = register::limits()
-        .fit(register::default_limits(), config.max_payload(0), config.max_payload(1))
-        .map_err(Declined::loud)?;
-
-    let named = params.wanted.named();
-    let mut opened = Vec::new();
-    let mut reasons = Vec::new();
-    for candidate in candidates(&params)? {
-        let name = candidate.name();
-        if opened.len() >= params.max_btls.min(rail::MAX_RAILS) {
-            verbose!(
-                WHY,
-                "{name} is not used: btl_verbs_max_btls or the limit of {} is reached",
-                rail::MAX_RAILS
-            );
-            continue;
-        }
-        match signals::without(|| candidate.open(&config, &params.how)) {
-            Ok(open) => opened.push((name, open)),
-            Err(why) => {
-                verbose!(WHY, "{name} cannot be used: {why}");
-                reasons.push(format!("{name} cannot be used: {why}"));
-            }
-        }
-    }
-    if opened.is_empty() {
-        return Err(Declined { why: reasons.join("; "), loud: !named.is_empty() });
-    }
-    publish_and_start(opened, &params, &config, limits)
-}
-
-/// The ports the user wants; never empty.
-fn candidates(params: &Params) -> Result<Vec<driver::Candidate>, Declined> {
-    let mut candidates = Vec::new();
-    if let Wanted::Only(names) = &params.wanted {
-        for name in names {
-            let found = driver::find(Some(name))
-                .map_err(|why| Declined::loud(format!("btl_verbs_if_include: {why}")))?;
-            candidates.extend(found);
-        }
-        // A list can name a port twice.
-        let mut seen = Vec::new();
-        candidates.retain(|candidate: &driver::Candidate| {
-            let name = candidate.name();
-            let new = !seen.contains(&name);
-            seen.push(name);
-            new
-        });
-    } else {
-        candidates = driver::find(None).map_err(Declined::quiet)?;
-        candidates.retain(|candidate| params.wanted.has(&candidate.name()));
-        if candidates.is_empty() {
-            return Err(Declined::quiet("btl_verbs_if_exclude leaves no device port"));
-        }
-    }
-    Ok(candidates)
-}
-
-fn publish_and_start(
-    opened: Vec<(PortName, driver::Opened)>,
-    params: &Params,
-    config: &btl_core::Config,
-    limits: Limits,
-) -> Result<Vec<&'static Rail>, Declined> {
-    let published: Vec<modex::Rail> =
-        opened.iter().map(|(_, open)| open.published.clone()).collect();
-    let mine: Vec<_> =
-        published.iter().flat_map(|rail| rail.addrs.iter().map(|addr| addr.at.ip())).collect();
-    let blob = modex::encode(&published)
-        .map_err(|e| Declined::loud(format!("nothing can be published: {e}")))?;
-    opal::modex_put(&blob).map_err(|code| {
-        Declined::loud(format!("Open MPI did not publish the data (code {code})"))
-    })?;
-
-    let mut rails = Vec::with_capacity(opened.len());
-    for (i, (port, mut open)) in opened.into_iter().enumerate() {
-        let carrier = open.published.carrier;
-        let about = About {
-            name: format!("{port} ({carrier})"),
-            port: port.port.unwrap_or(1),
-            index: published.iter().take(i).filter(|rail| rail.carrier == carrier).count(),
-            published: open.published.clone(),
-            mine: mine.clone(),
-            no_loopback: open.no_loopback.take(),
-            report: params.report,
-            t_close: params.t_close,
-        };
-        let (rail, domain) = Rail::open(config, open, about.clone()).map_err(Declined::loud)?;
-        // SAFETY: Open MPI does not know the module yet.
-        unsafe {
-            register::apply(rail.module(), limits);
-            module::fill(rail.module());
-            offer::apply(rail, domain, &about.name);
-        }
-        module::opened(&about, limits);
-        rails.push(rail);
-    }
-    Ok(rails)
 }
 
 unsafe extern "C" fn component_progress() -> c_int {
@@ -393,7 +261,7 @@ mod tests {
         for round in 0..2 {
             assert_eq!(register(), abi::SUCCESS, "round {round}");
             let names = stub.registered();
-            for name in ["if_include", "if_exclude", "lane0_size", "connect_timeout", "(base)"] {
+            for name in ["if_include", "receive_queues", "cq_size", "connect_timeout", "(base)"] {
                 assert!(names.iter().any(|n| n == name), "{name} is missing in {names:?}");
             }
         }

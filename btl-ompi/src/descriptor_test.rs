@@ -13,7 +13,7 @@ impl Fixture {
     fn new(descriptors: usize) -> Self {
         let config = Config::new(ProcName { job: 1, rank: 0 }, 1);
         let candidate = find(None).expect("the test transport is there").remove(0);
-        let opened = candidate.open(&config, &How { cq_depth: 256 }).expect("it opens");
+        let opened = candidate.open(&config, &How::default()).expect("it opens");
         let engine = Engine::new(config, opened.port, opened.cm).expect("the defaults are fine");
         Self { engine, slab: Slab::new(descriptors) }
     }

@@ -12,8 +12,11 @@
 //! | file | job |
 //! |---|---|
 //! | `component.rs` | the exported record; version gate, start and end |
-//! | `register.rs`, `params.rs` | MCA parameters: carrying them, checking them |
-//! | `modex.rs` | what a process publishes, and which address of a peer to use |
+//! | `register.rs`, `params.rs`, `params/` | MCA parameters: carrying them, checking them |
+//! | `queues.rs`, `devices.rs` | lanes from `receive_queues`; what ini files say about devices |
+//! | `open.rs` | opens the wanted ports and publishes them |
+//! | `modex.rs` | what a process publishes |
+//! | `pairing.rs`, `peers.rs` | which port of a peer goes with which of ours; its endpoint |
 //! | `module.rs` | the functions of the module |
 //! | `onesided.rs`, `ops.rs` | its one-sided functions, and what is under way |
 //! | `offer.rs` | which of them are offered |
@@ -21,6 +24,7 @@
 //! | `memory.rs` | registration of the program's memory through Open MPI's cache |
 //! | `hooks.rs` | whether that cache learns when memory goes away |
 //! | `progress.rs` | events and callbacks |
+//! | `pvars.rs` | counters as MPI_T performance variables |
 //! | `rail.rs` | a module with its engine and lock |
 //! | `descriptor.rs`, `endpoint.rs` | what Open MPI holds handles of |
 //! | `opal.rs`, `abi/` | Open MPI's services and its C interface |
@@ -33,6 +37,7 @@ mod clock;
 mod close;
 mod component;
 mod descriptor;
+mod devices;
 mod driver;
 mod endpoint;
 mod guard;
@@ -45,9 +50,14 @@ mod module;
 mod offer;
 mod onesided;
 mod opal;
+mod open;
 mod ops;
+mod pairing;
 mod params;
+mod peers;
 mod progress;
+mod pvars;
+mod queues;
 mod rail;
 mod register;
 mod signals;

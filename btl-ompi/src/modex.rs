@@ -1,5 +1,5 @@
 //! What a process publishes about itself through Open MPI's modex, and the checked reading of what
-//! a peer published.
+//! a peer published. Which rail of the peer goes with which of ours is decided in `pairing.rs`.
 //!
 //! The blob is ours alone: magic, version, then one self-delimiting record per rail (a rail is one
 //! port of one device), all numbers in network byte order. A reader skips bytes it does not know at
@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! blob  = "rsBT" version:u8 rails:u8 rail*
-//! rail  = length:u16 transport:u8 naddrs:u8 nlanes:u8 reserved:u8 buffer_size:u32{nlanes} addr{naddrs} unknown*
+//! rail  = length:u16 transport:u8 naddrs:u8 nlanes:u8 flags:u8 eager:u32 buffer_size:u32{nlanes} addr{naddrs} unknown*
 //! addr  = family:u8 (4 | 6) prefix:u8 port:u16 bytes (4 | 16)
 //! ```
 
@@ -20,7 +20,9 @@ const MAGIC: [u8; 4] = *b"rsBT";
 /// The format written here.
 const VERSION: u8 = 1;
 /// Bytes of a rail's record before its lists, without the length field.
-const RAIL_FIXED: usize = 4;
+const RAIL_FIXED: usize = 8;
+/// Flag: the device can connect to its own address.
+const LOOPBACK: u8 = 1;
 
 /// What carries a rail; rails of different transports never pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +82,12 @@ pub(crate) struct RailAddr {
 pub(crate) struct Rail {
     /// What carries it.
     pub(crate) carrier: Carrier,
-    /// Bytes of a receive buffer of each lane, lane 0 first; they must be equal on both sides.
+    /// Whether processes of its node are reached over it.
+    pub(crate) loopback: bool,
+    /// Bytes of the largest message it sends in one piece, header included: both sides must find the same peers, so
+    /// each checks both directions.
+    pub(crate) eager: u32,
+    /// Bytes of a receive buffer of each lane, lane 0 first.
     pub(crate) lanes: Vec<u32>,
     /// Where it listens, best first; never loopback or link-local.
     pub(crate) addrs: Vec<RailAddr>,
@@ -156,7 +163,8 @@ pub(crate) fn encode(rails: &[Rail]) -> Result<Vec<u8>, ModexError> {
         record.push(rail.carrier.code());
         record.push(count(rail.addrs.len(), "addresses")?);
         record.push(count(rail.lanes.len(), "lanes")?);
-        record.push(0);
+        record.push(if rail.loopback { LOOPBACK } else { 0 });
+        record.extend_from_slice(&rail.eager.to_be_bytes());
         for lane in &rail.lanes {
             record.extend_from_slice(&lane.to_be_bytes());
         }
@@ -221,7 +229,8 @@ fn decode_rail(reader: &mut Reader<'_>) -> Result<Rail, ModexError> {
     let carrier = Carrier::from_code(record.u8()?);
     let addr_count = record.u8()?;
     let lane_count = record.u8()?;
-    let _reserved = record.u8()?;
+    let loopback = record.u8()? & LOOPBACK != 0;
+    let eager = record.u32()?;
     let lanes = (0..lane_count).map(|_| record.u32()).collect::<Result<Vec<_>, _>>()?;
     let mut addrs = Vec::with_capacity(usize::from(addr_count));
     for _ in 0..addr_count {
@@ -230,7 +239,7 @@ fn decode_rail(reader: &mut Reader<'_>) -> Result<Rail, ModexError> {
             addrs.push(addr);
         }
     }
-    Ok(Rail { carrier, lanes, addrs })
+    Ok(Rail { carrier, loopback, eager, lanes, addrs })
 }
 
 fn decode_addr(record: &mut Reader<'_>) -> Result<RailAddr, ModexError> {
@@ -277,94 +286,6 @@ impl<'a> Reader<'a> {
 
     fn u32(&mut self) -> Result<u32, ModexError> {
         self.array().map(u32::from_be_bytes)
-    }
-}
-
-/// Why no rail of a peer can be used by ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoPairing {
-    /// The peer has no such rail.
-    NoRail {
-        /// What ours is.
-        carrier: Carrier,
-    },
-    /// Its rail has no address that can be dialled.
-    NoAddress,
-    /// Buffers differ, so a frame might not fit.
-    Lanes {
-        /// Ours.
-        ours: String,
-        /// The peer's.
-        theirs: String,
-    },
-}
-
-impl fmt::Display for NoPairing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRail { carrier } => write!(f, "it has no free {carrier} port"),
-            Self::NoAddress => f.write_str("it published no address that can be reached from here"),
-            Self::Lanes { ours, theirs } => write!(
-                f,
-                "its lanes have buffers of {theirs} bytes, here {ours}: \
-                 give all processes the same btl_verbs_lane0_size and btl_verbs_lane1_size"
-            ),
-        }
-    }
-}
-
-/// The addresses of the peer's rail that belongs to our rail number `index` among ours of the same
-/// carrier.
-///
-/// Rails pair by carrier and order, which both sides see alike; a rail without a partner stays
-/// unused. `mine` are this host's own addresses: for a peer on another node they cannot lead to it
-/// (containers and bridges repeat them).
-///
-/// # Errors
-/// [`NoPairing`] says why there is none.
-pub(crate) fn pair(
-    ours: &Rail,
-    index: usize,
-    theirs: &[Rail],
-    mine: &[IpAddr],
-    on_node: bool,
-) -> Result<Vec<SocketAddr>, NoPairing> {
-    let rail = theirs
-        .iter()
-        .filter(|rail| rail.carrier == ours.carrier)
-        .nth(index)
-        .ok_or(NoPairing::NoRail { carrier: ours.carrier })?;
-    if rail.lanes != ours.lanes {
-        return Err(NoPairing::Lanes { ours: sizes(&ours.lanes), theirs: sizes(&rail.lanes) });
-    }
-    let mut found: Vec<&RailAddr> =
-        rail.addrs.iter().filter(|addr| on_node || !mine.contains(&addr.at.ip())).collect();
-    // Same network first: the sort is stable, so the peer's own order is kept otherwise.
-    found.sort_by_key(|addr| !ours.addrs.iter().any(|own| same_network(own, addr)));
-    if found.is_empty() {
-        return Err(NoPairing::NoAddress);
-    }
-    Ok(found.into_iter().map(|addr| addr.at).collect())
-}
-
-fn sizes(lanes: &[u32]) -> String {
-    lanes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
-}
-
-fn same_network(own: &RailAddr, other: &RailAddr) -> bool {
-    if own.prefix == 0 {
-        return false;
-    }
-    match (own.at.ip(), other.at.ip()) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let host_bits = 32_u32.saturating_sub(u32::from(own.prefix));
-            (u32::from(a) ^ u32::from(b)).checked_shr(host_bits).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let host_bits = 128_u32.saturating_sub(u32::from(own.prefix));
-            (u128::from(a) ^ u128::from(b)).checked_shr(host_bits).unwrap_or(0) == 0
-        }
-        _ => false,
     }
 }
 

@@ -11,8 +11,20 @@ fn lanes() -> Vec<u32> {
 fn sample() -> Vec<Rail> {
     let v6 = RailAddr { at: "[fd00::7]:4712".parse().expect("an address"), prefix: 64 };
     vec![
-        Rail { carrier: Carrier::Iwarp, lanes: lanes(), addrs: vec![v4(10, 77, 0, 1, 4711), v6] },
-        Rail { carrier: Carrier::Roce, lanes: lanes(), addrs: vec![v4(10, 78, 0, 1, 65535)] },
+        Rail {
+            carrier: Carrier::Iwarp,
+            loopback: true,
+            eager: 12288,
+            lanes: lanes(),
+            addrs: vec![v4(10, 77, 0, 1, 4711), v6],
+        },
+        Rail {
+            carrier: Carrier::Roce,
+            loopback: false,
+            eager: 2048,
+            lanes: lanes(),
+            addrs: vec![v4(10, 78, 0, 1, 65535)],
+        },
     ]
 }
 
@@ -127,50 +139,12 @@ fn values_that_make_no_sense_are_errors() {
         bad[at..at + bytes.len()].copy_from_slice(bytes);
         decode(&bad)
     };
-    assert_eq!(with(6, &[0, 2]), Err(ModexError::Field("length")));
-    assert_eq!(with(20, &[5]), Err(ModexError::Field("address family")));
-    assert_eq!(with(21, &[33]), Err(ModexError::Field("prefix")));
-    assert_eq!(with(22, &[0, 0]), Err(ModexError::Field("port")));
+    assert_eq!(with(6, &[0, 6]), Err(ModexError::Field("length")));
+    assert_eq!(with(24, &[5]), Err(ModexError::Field("address family")));
+    assert_eq!(with(25, &[33]), Err(ModexError::Field("prefix")));
+    assert_eq!(with(26, &[0, 0]), Err(ModexError::Field("port")));
     let many = vec![sample().remove(0); 256];
     assert_eq!(encode(&many), Err(ModexError::TooLong("rails")));
-}
-
-#[test]
-fn rails_pair_by_carrier_and_order() {
-    let ours = sample();
-    let theirs = vec![
-        Rail { addrs: vec![v4(10, 78, 0, 2, 5)], ..sample().remove(1) },
-        Rail { addrs: vec![v4(192, 168, 0, 2, 6), v4(10, 77, 0, 2, 7)], ..sample().remove(0) },
-    ];
-    let found = pair(&ours[0], 0, &theirs, &[], false).expect("pairs");
-    let expected: Vec<SocketAddr> =
-        ["10.77.0.2:7", "192.168.0.2:6"].iter().map(|a| a.parse().expect("an address")).collect();
-    assert_eq!(found, expected, "the address in our network comes first");
-    assert_eq!(
-        pair(&ours[0], 1, &theirs, &[], false),
-        Err(NoPairing::NoRail { carrier: Carrier::Iwarp })
-    );
-}
-
-#[test]
-fn my_own_addresses_lead_to_nobody_on_another_node() {
-    let rails = sample();
-    let mine = [IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1))];
-    assert_eq!(pair(&rails[1], 0, &rails, &mine, false), Err(NoPairing::NoAddress));
-    assert!(pair(&rails[1], 0, &rails, &mine, true).is_ok(), "on this node it is the way");
-}
-
-#[test]
-fn different_lanes_do_not_pair() {
-    let ours = sample();
-    let mut theirs = sample();
-    theirs[0].lanes[1] = 32768;
-    let why = pair(&ours[0], 0, &theirs, &[], false).expect_err("must not pair");
-    assert_eq!(
-        why.to_string(),
-        "its lanes have buffers of 12288 and 32768 bytes, here 12288 and 65536: \
-         give all processes the same btl_verbs_lane0_size and btl_verbs_lane1_size"
-    );
 }
 
 proptest::proptest! {

@@ -4,14 +4,13 @@ use crate::abi;
 use crate::driver::Slot;
 use crate::endpoint::Endpoint;
 use crate::guard::guard;
-use crate::modex;
 use crate::opal::{self, LIFE, Proc, WHY, say, verbose};
-use crate::rail::{About, Inner, Rail};
+use crate::peers;
+use crate::rail::{About, Inner};
 use crate::spare;
 use btl_core::error::SendErrorKind;
-use btl_core::{PeerId, ProcName, SendBuf, Sent};
+use btl_core::{PeerId, SendBuf, Sent};
 use core::ffi::{c_int, c_void};
-use std::net::SocketAddr;
 use std::{ptr, slice};
 
 /// Writes the functions into a module that has its values.
@@ -53,7 +52,7 @@ unsafe extern "C" fn add_procs(
         for (i, (proc_, endpoint)) in procs.iter().zip(endpoints).enumerate() {
             // SAFETY: Open MPI keeps the records of processes until after `del_procs`.
             let Some(proc_) = (unsafe { Proc::new(*proc_) }) else { continue };
-            *endpoint = add_proc(rail, &about, proc_);
+            *endpoint = peers::add(rail, &about, proc_);
             if !endpoint.is_null() {
                 // SAFETY: Open MPI's bitmap or NULL.
                 unsafe { opal::mark(reachable, i) };
@@ -61,57 +60,6 @@ unsafe extern "C" fn add_procs(
         }
         abi::SUCCESS
     })
-}
-
-/// The endpoint for one process, or NULL.
-fn add_proc(rail: &Rail, about: &About, proc_: Proc) -> *mut abi::BtlEndpoint {
-    let name = proc_.name();
-    if Proc::local().is_some_and(|me| me.is(proc_)) {
-        // Who uses atomics on memory of several processes uses the device's on its own memory too.
-        let own =
-            rail.offers_atomics().then(|| rail.with(|inner| inner.endpoints.own(name, proc_)));
-        return own.flatten().unwrap_or(ptr::null_mut());
-    }
-    let added = addresses(about, proc_).and_then(|addrs| {
-        rail.with(|inner| {
-            let peer = inner.engine.add_peer(name, &addrs).map_err(|e| e.to_string())?;
-            Ok(inner.endpoints.add(peer, name, proc_))
-        })
-        .unwrap_or_else(|| Err("the rail is closed".to_owned()))
-    });
-    match added {
-        Ok(endpoint) => endpoint,
-        Err(why) => {
-            unreachable_peer(about, name, &why);
-            ptr::null_mut()
-        }
-    }
-}
-
-/// Tells why a peer is not reached: always when this component was asked for, since the job will
-/// probably fail.
-fn unreachable_peer(about: &About, name: ProcName, why: &str) {
-    if opal::asked_for_by_name() || opal::is_verbose(WHY) {
-        say(format_args!("{} cannot be reached over {}: {why}", name, about.name));
-    }
-}
-
-/// Where a process listens, best address first. Calls Open MPI: no lock may be held.
-fn addresses(about: &About, proc_: Proc) -> Result<Vec<SocketAddr>, String> {
-    let on_node = proc_.on_node();
-    if let (true, Some(reason)) = (on_node, &about.no_loopback) {
-        return Err(format!(
-            "it runs on this node, and the device cannot reach itself ({reason}); add the shared-memory BTL \
-             (--mca btl self,vader,verbs)"
-        ));
-    }
-    let blob = opal::modex_get(proc_).ok_or(
-        "it published nothing: no device was usable there, or the component is not installed there",
-    )?;
-    let rails =
-        modex::decode(&blob).map_err(|e| format!("what it published cannot be read: {e}"))?;
-    modex::pair(&about.published, about.index, &rails, &about.mine, on_node)
-        .map_err(|e| e.to_string())
 }
 
 /// Open MPI is done with these processes: from now on a disconnect by them is normal.
@@ -218,8 +166,10 @@ unsafe extern "C" fn prepare_src(
     guard(btl, ptr::null_mut(), |rail| {
         // SAFETY: Open MPI passes a valid pointer.
         let wanted = unsafe { *size };
+        // SAFETY: Open MPI passes what `add_procs` of this rail gave it.
+        let Some(to) = (unsafe { Endpoint::from_raw(endpoint) }) else { return ptr::null_mut() };
         let des = rail.with(|inner| {
-            let room = inner.engine.max_send_size().checked_sub(reserve)?;
+            let room = inner.engine.max_send_size_to(to.peer?).checked_sub(reserve)?;
             let des = new_descriptor(inner, endpoint, reserve + wanted.min(room), flags);
             (!des.is_null()).then_some((des, wanted.min(room)))
         });
@@ -297,6 +247,7 @@ fn code_of(kind: &SendErrorKind, to: &Endpoint) -> c_int {
     verbose!(WHY, "a message to {} was not taken: {kind}", to.name);
     match kind {
         SendErrorKind::Busy | SendErrorKind::WouldQueue => abi::ERR_OUT_OF_RESOURCE,
+        SendErrorKind::TooLong { .. } => abi::ERR_BAD_PARAM,
         SendErrorKind::Failed(_) | SendErrorKind::Closing => abi::ERR_UNREACH,
     }
 }
@@ -418,7 +369,7 @@ pub(crate) fn opened(about: &About, limits: crate::params::Limits) {
         LIFE,
         "{} is open at {}, eager limit {} B, fragments of {} B",
         about.name,
-        about.published.addrs.iter().map(|addr| addr.at.to_string()).collect::<Vec<_>>().join(", "),
+        about.addrs().join(", "),
         limits.eager,
         limits.max_send
     );

@@ -71,14 +71,29 @@ pub(crate) fn has_cuda() -> bool {
 
 /// Whether the user named this component: `--mca btl self,verbs`.
 pub(crate) fn asked_for_by_name() -> bool {
+    names_component(&selection(), component::NAME)
+}
+
+/// Whether the BTL of shared memory (4.1: vader, later: sm) is among those the user asked for.
+pub(crate) fn wants_shared_memory() -> bool {
+    let selection = selection();
+    let text = selection.trim();
+    match text.strip_prefix('^') {
+        Some(without) => !names_component(without, "vader") && !names_component(without, "sm"),
+        None if text.is_empty() => true,
+        None => names_component(text, "vader") || names_component(text, "sm"),
+    }
+}
+
+/// What the user wrote for `--mca btl`; empty if nothing.
+fn selection() -> String {
     let selection = framework(|f| f.selection);
     if selection.is_null() {
-        return false;
+        return String::new();
     }
     // SAFETY: not NULL, so a NUL-terminated string owned by the parameter system until the
     // framework closes.
-    let selection = unsafe { CStr::from_ptr(selection) }.to_string_lossy();
-    names_component(&selection, component::NAME)
+    unsafe { CStr::from_ptr(selection) }.to_string_lossy().into_owned()
 }
 
 fn names_component(selection: &str, name: &str) -> bool {

@@ -1,249 +1,46 @@
-//! The component's MCA parameters: names, defaults, help texts and allowed ranges.
+//! The component's MCA parameters, checked.
 //!
-//! Names are those of openib where the meaning is equal (`if_include`, `if_exclude`, `max_btls`);
-//! the ones every BTL has (`eager_limit`, `max_send_size`, `exclusivity`, …) are registered by Open
-//! MPI itself. This file is plain Rust: `register.rs` carries [`NUMBERS`] and [`STRINGS`] to Open
-//! MPI and brings the values back as a [`Raw`].
+//! Names are those of openib where the meaning is equal; the ones every BTL has (`eager_limit`, `max_send_size`,
+//! `exclusivity`, …) are registered by Open MPI itself. All of this is plain Rust: `register.rs` carries the list of
+//! `params/table.rs` to Open MPI and brings the values back as a [`Raw`].
+
+mod limits;
+mod ports;
+mod table;
 
 use crate::driver::How;
-use btl_core::{Config, LaneConfig, Nanos, ProcName};
+use crate::queues::{self, MIN_SLOTS, Queue, QueueError, SendSide};
+use btl_core::params::CreditRoute;
+use btl_core::{Config, Nanos, ProcName};
 use std::fmt;
 use std::str::FromStr;
 
-/// A numeric parameter.
-pub(crate) struct Number {
-    /// Name without the prefix `btl_verbs_`, ending in NUL for C.
-    pub(crate) name: &'static str,
-    /// What `ompi_info` prints, ending in NUL for C.
-    pub(crate) help: &'static str,
-    /// Value when the user says nothing.
-    pub(crate) default: i32,
-    /// Smallest value allowed.
-    pub(crate) min: i32,
-    /// Largest value allowed.
-    pub(crate) max: i32,
-}
-
-/// A text parameter; all default to the empty string.
-pub(crate) struct Text {
-    /// Name without the prefix `btl_verbs_`, ending in NUL for C.
-    pub(crate) name: &'static str,
-    /// What `ompi_info` prints, ending in NUL for C.
-    pub(crate) help: &'static str,
-}
-
-/// Indices into [`NUMBERS`].
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(crate) enum N {
-    /// Number of modules at most.
-    MaxBtls,
-    /// Buffer bytes of lane 0.
-    Lane0Size,
-    /// Receives of lane 0.
-    Lane0Depth,
-    /// Sends of lane 0.
-    Lane0SendDepth,
-    /// Send buffers of lane 0.
-    Lane0SendSlots,
-    /// Buffer bytes of lane 1.
-    Lane1Size,
-    /// Receives of lane 1.
-    Lane1Depth,
-    /// Sends of lane 1.
-    Lane1SendDepth,
-    /// Send buffers of lane 1.
-    Lane1SendSlots,
-    /// Completions of a queue.
-    CqSize,
-    /// Time for one attempt to connect.
-    ConnectTimeout,
-    /// Time for all attempts.
-    GiveUpTimeout,
-    /// Time for the first message.
-    FirstTimeout,
-    /// Time for closing.
-    CloseTimeout,
-    /// How much is told.
-    Verbose,
-    /// Whether a summary is printed.
-    Report,
-}
-
-/// Indices into [`STRINGS`].
-#[derive(Clone, Copy)]
-#[repr(usize)]
-pub(crate) enum S {
-    /// Ports to use.
-    IfInclude,
-    /// Ports not to use.
-    IfExclude,
-}
-
-/// Smallest buffer of a lane: ob1's largest header and some payload must fit.
-const MIN_BUFFER: i32 = 1024;
-/// Largest buffer of a lane.
-const MAX_BUFFER: i32 = 16 << 20;
-/// Fewest receives of a lane (the credit rule needs this many).
-const MIN_DEPTH: i32 = 4;
-/// Most receives or sends of a lane.
-const MAX_DEPTH: i32 = 4096;
-/// Fewest sends of a lane (one place is kept for credits).
-const MIN_SENDS: i32 = 2;
-/// Fewest send buffers of a class.
-const MIN_SLOTS: i32 = 16;
-/// Most send buffers of a class.
-const MAX_SLOTS: i32 = 65536;
+pub(crate) use limits::Limits;
+pub(crate) use ports::{Carriers, Net, PortName, Wanted};
+pub(crate) use table::{B, N, NUMBERS, QUEUES, SWITCHES, T, TEXTS};
 
 /// Lanes of processes that Open MPI has not announced. It announces a process when this one sends to
 /// it: to a process that only receives, a whole job is unannounced.
 const MAX_UNKNOWN: u32 = 1 << 17;
-
-/// All numeric parameters, in the order of [`N`].
-pub(crate) const NUMBERS: [Number; 16] = [
-    Number {
-        name: "max_btls\0",
-        help: "Maximum number of device ports to use (-1 = all)\0",
-        default: -1,
-        min: -1,
-        max: 255,
-    },
-    Number {
-        name: "lane0_size\0",
-        help: "Bytes of a buffer of lane 0, which carries all eager messages, header included \
-               (1024..16777216; must be equal in all processes)\0",
-        default: 12288,
-        min: MIN_BUFFER,
-        max: MAX_BUFFER,
-    },
-    Number {
-        name: "lane0_depth\0",
-        help: "Receive buffers a process posts on lane 0 for each peer (4..4096; must be equal in all processes)\0",
-        default: 16,
-        min: MIN_DEPTH,
-        max: MAX_DEPTH,
-    },
-    Number {
-        name: "lane0_send_depth\0",
-        help: "Sends that can be under way on lane 0 to each peer (2..4096)\0",
-        default: 16,
-        min: MIN_SENDS,
-        max: MAX_DEPTH,
-    },
-    Number {
-        name: "lane0_send_slots\0",
-        help: "Send buffers of lane 0, shared by all peers (16..65536)\0",
-        default: 512,
-        min: MIN_SLOTS,
-        max: MAX_SLOTS,
-    },
-    Number {
-        name: "lane1_size\0",
-        help: "Bytes of a buffer of lane 1, which carries fragments of large messages, header included \
-               (1024..16777216, more than lane0_size; must be equal in all processes)\0",
-        default: 65536,
-        min: MIN_BUFFER,
-        max: MAX_BUFFER,
-    },
-    Number {
-        name: "lane1_depth\0",
-        help: "Receive buffers a process posts on lane 1 for each peer (4..4096; must be equal in all processes)\0",
-        default: 4,
-        min: MIN_DEPTH,
-        max: MAX_DEPTH,
-    },
-    Number {
-        name: "lane1_send_depth\0",
-        help: "Sends that can be under way on lane 1 to each peer (2..4096)\0",
-        default: 8,
-        min: MIN_SENDS,
-        max: MAX_DEPTH,
-    },
-    Number {
-        name: "lane1_send_slots\0",
-        help: "Send buffers of lane 1, shared by all peers (16..65536)\0",
-        default: 64,
-        min: MIN_SLOTS,
-        max: MAX_SLOTS,
-    },
-    Number {
-        name: "cq_size\0",
-        help: "Completions of one completion queue at most; more queues are made as peers come (256..4194304)\0",
-        default: 16_384,
-        min: 256,
-        max: 4_194_304,
-    },
-    Number {
-        name: "connect_timeout\0",
-        help: "Milliseconds one attempt to connect may take before the next address is tried (100..600000)\0",
-        default: 60_000,
-        min: 100,
-        max: 600_000,
-    },
-    Number {
-        name: "give_up_timeout\0",
-        help: "Milliseconds after which a peer that could not be connected has failed (100..86400000)\0",
-        default: 300_000,
-        min: 100,
-        max: 86_400_000,
-    },
-    Number {
-        name: "first_timeout\0",
-        help: "Milliseconds a peer that connected without being announced may take for its first message \
-               (100..600000)\0",
-        default: 30_000,
-        min: 100,
-        max: 600_000,
-    },
-    Number {
-        name: "close_timeout\0",
-        help: "Milliseconds MPI_Finalize waits at most for connections to close in order (1..60000)\0",
-        default: 5_000,
-        min: 1,
-        max: 60_000,
-    },
-    Number {
-        name: "verbose\0",
-        help: "How much the component tells on stderr: 0 errors, 1 why a device or peer is not used, \
-               10 life of the component, 20 connections; btl_base_verbose counts too (0..100)\0",
-        default: 0,
-        min: 0,
-        max: 100,
-    },
-    Number {
-        name: "report\0",
-        help: "1: every process prints at MPI_Finalize which device carried its messages (0..1)\0",
-        default: 0,
-        min: 0,
-        max: 1,
-    },
-];
-
-/// All text parameters, in the order of [`S`].
-pub(crate) const STRINGS: [Text; 2] = [
-    Text {
-        name: "if_include\0",
-        help: "Comma-separated devices or device ports to use, e.g. \"siw0,mlx5_0:1\"; empty means all. \
-               Excludes if_exclude\0",
-    },
-    Text {
-        name: "if_exclude\0",
-        help: "Comma-separated devices or device ports not to use, e.g. \"rxe0,mlx5_0:2\". Excludes if_include\0",
-    },
-];
 
 /// The values as Open MPI gave them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Raw {
     /// In the order of [`N`].
     pub(crate) numbers: [i32; NUMBERS.len()],
-    /// In the order of [`S`].
-    pub(crate) strings: [String; STRINGS.len()],
+    /// In the order of [`B`].
+    pub(crate) switches: [bool; SWITCHES.len()],
+    /// In the order of [`T`].
+    pub(crate) texts: [String; TEXTS.len()],
 }
 
 impl Default for Raw {
     fn default() -> Self {
-        Self { numbers: NUMBERS.each_ref().map(|n| n.default), strings: Default::default() }
+        Self {
+            numbers: NUMBERS.each_ref().map(|n| n.default),
+            switches: SWITCHES.each_ref().map(|s| s.default),
+            texts: TEXTS.each_ref().map(|t| t.default.trim_end_matches('\0').to_owned()),
+        }
     }
 }
 
@@ -263,15 +60,29 @@ pub(crate) enum ParamError {
         /// Where the limit comes from, or empty.
         why: &'static str,
     },
-    /// An entry of a list of devices that is no `device` or `device:port`.
-    Device {
+    /// Something that is no number at all.
+    Type {
+        /// Which.
+        name: &'static str,
+        /// What was written.
+        value: String,
+    },
+    /// An entry of a list, or a word, that is none of those allowed.
+    Entry {
         /// Which parameter.
         name: &'static str,
         /// The entry.
         entry: String,
+        /// What it should be.
+        is_not: &'static str,
     },
-    /// Both lists are given.
-    BothLists,
+    /// Two lists that exclude each other.
+    BothLists {
+        /// What of (`if`, `ipaddr`).
+        of: &'static str,
+    },
+    /// The lanes.
+    Queues(QueueError),
 }
 
 impl fmt::Display for ParamError {
@@ -283,100 +94,52 @@ impl fmt::Display for ParamError {
                     "btl_verbs_{name} = {value} is out of range: {min}..{max} is allowed{why}"
                 )
             }
-            Self::Device { name, entry } => {
-                write!(
-                    f,
-                    "btl_verbs_{name}: \"{entry}\" is neither DEVICE nor DEVICE:PORT with a port of 1..255"
-                )
+            Self::Type { name, value } => {
+                write!(f, "btl_verbs_{name} = \"{value}\" is not a number")
             }
-            Self::BothLists => f.write_str(
-                "btl_verbs_if_include and btl_verbs_if_exclude exclude each other: give one",
+            Self::Entry { name, entry, is_not } => {
+                write!(f, "btl_verbs_{name}: \"{entry}\" is {is_not}")
+            }
+            Self::BothLists { of } => write!(
+                f,
+                "btl_verbs_{of}_include and btl_verbs_{of}_exclude exclude each other: give one"
             ),
+            Self::Queues(why) => write!(f, "btl_verbs_receive_queues: {why}"),
         }
     }
 }
 
 impl std::error::Error for ParamError {}
 
-/// A device, or one port of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortName {
-    /// Name of the verbs device.
-    pub(crate) device: String,
-    /// Port number from 1; `None` means every port.
-    pub(crate) port: Option<u8>,
-}
-
-impl PortName {
-    /// Whether it means this port (or every port of its device).
-    pub(crate) fn covers(&self, port: &Self) -> bool {
-        self.device == port.device && (self.port.is_none() || self.port == port.port)
-    }
-}
-
-impl fmt::Display for PortName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port {
-            Some(port) => write!(f, "{}:{port}", self.device),
-            None => f.write_str(&self.device),
-        }
-    }
-}
-
-impl FromStr for PortName {
-    type Err = ();
-
-    fn from_str(entry: &str) -> Result<Self, ()> {
-        let (device, port) = match entry.split_once(':') {
-            Some((device, port)) => {
-                (device, Some(port.parse::<u8>().ok().filter(|p| *p > 0).ok_or(())?))
-            }
-            None => (entry, None),
-        };
-        if device.is_empty() { Err(()) } else { Ok(Self { device: device.to_owned(), port }) }
-    }
-}
-
-/// Which ports are wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// Every port.
-    All,
-    /// These only.
-    Only(Vec<PortName>),
-    /// All but these.
-    Not(Vec<PortName>),
-}
-
-impl Wanted {
-    /// Whether the port is wanted.
-    pub(crate) fn has(&self, port: &PortName) -> bool {
-        let listed = |list: &[PortName]| list.iter().any(|name| name.covers(port));
-        match self {
-            Self::All => true,
-            Self::Only(list) => listed(list),
-            Self::Not(list) => !listed(list),
-        }
-    }
-
-    /// Devices the user asked for by name.
-    pub(crate) fn named(&self) -> &[PortName] {
-        match self {
-            Self::Only(list) => list,
-            Self::All | Self::Not(_) => &[],
-        }
-    }
-}
-
 /// The checked parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Params {
     /// Which ports are wanted.
-    pub(crate) wanted: Wanted,
+    pub(crate) ports: Wanted<PortName>,
+    /// Which addresses are wanted.
+    pub(crate) nets: Wanted<Net>,
+    /// Which transports are wanted.
+    pub(crate) carriers: Carriers,
+    /// Whether an entry that fits nothing is told.
+    pub(crate) warn_nonexistent: bool,
+    /// Whether a device in no file is told.
+    pub(crate) warn_no_params: bool,
+    /// Whether peers in other networks are reached.
+    pub(crate) any_subnet: bool,
     /// Ports at most; `usize::MAX` for all.
     pub(crate) max_btls: usize,
-    /// Lane 0 and lane 1.
-    pub(crate) lanes: [LaneConfig; 2],
+    /// The lanes, if the user said which.
+    pub(crate) queues: Option<Vec<Queue>>,
+    /// Their send side.
+    pub(crate) send: SendSide,
+    /// The lane of credits, if the user said which.
+    pub(crate) credit_route: Option<CreditRoute>,
+    /// Ini files, in order.
+    pub(crate) files: Vec<String>,
+    /// Devices that can, or cannot, connect to themselves.
+    pub(crate) loopback: Vec<(String, bool)>,
+    /// Reads outstanding towards a peer.
+    pub(crate) reads: u8,
     /// Limit of one attempt to connect.
     pub(crate) t_conn: Nanos,
     /// Limit of all attempts together.
@@ -398,43 +161,29 @@ impl Raw {
     /// [`ParamError`] for the first value that is not allowed.
     pub(crate) fn check(&self) -> Result<Params, ParamError> {
         for (number, value) in NUMBERS.iter().zip(self.numbers) {
-            within(
-                number.name,
-                i64::from(value),
-                i64::from(number.min),
-                i64::from(number.max),
-                "",
-            )?;
+            let [value, min, max] = [value, number.min, number.max].map(i64::from);
+            within(number.name, value, min, max, "")?;
         }
-        let lanes = [
-            self.lane([N::Lane0Size, N::Lane0Depth, N::Lane0SendDepth, N::Lane0SendSlots])?,
-            self.lane([N::Lane1Size, N::Lane1Depth, N::Lane1SendDepth, N::Lane1SendSlots])?,
-        ];
-        within(
-            "lane1_size",
-            i64::from(lanes[1].buffer_size),
-            i64::from(lanes[0].buffer_size) + 1,
-            i64::from(MAX_BUFFER),
-            " (more than btl_verbs_lane0_size)",
-        )?;
-        let include = devices("if_include", &self.strings[S::IfInclude as usize])?;
-        let exclude = devices("if_exclude", &self.strings[S::IfExclude as usize])?;
-        let wanted = match (include.is_empty(), exclude.is_empty()) {
-            (true, true) => Wanted::All,
-            (false, true) => Wanted::Only(include),
-            (true, false) => Wanted::Not(exclude),
-            (false, false) => return Err(ParamError::BothLists),
-        };
         Ok(Params {
-            wanted,
+            ports: self.wanted("if", T::IfInclude, T::IfExclude, PORT)?,
+            nets: self.wanted("ipaddr", T::IpaddrInclude, T::IpaddrExclude, NET)?,
+            carriers: self.carriers()?,
+            warn_nonexistent: self.switch(B::WarnNonexistentIf),
+            warn_no_params: self.switch(B::WarnNoDeviceParams),
+            any_subnet: self.switch(B::AllowDifferentSubnets),
             max_btls: usize::try_from(self.number(N::MaxBtls)).unwrap_or(usize::MAX),
-            lanes,
+            queues: self.queues()?,
+            send: self.send_side()?,
+            credit_route: self.credit_route()?,
+            files: self.files(),
+            loopback: self.loopback()?,
+            reads: u8::try_from(self.number(N::QpOusRdAtom)).unwrap_or(u8::MAX),
             t_conn: self.nanos(N::ConnectTimeout),
             t_give_up: self.nanos(N::GiveUpTimeout),
             t_first: self.nanos(N::FirstTimeout),
             t_close: self.nanos(N::CloseTimeout),
             report: self.number(N::Report) != 0,
-            how: How { cq_depth: self.number(N::CqSize).unsigned_abs() },
+            how: self.how(),
         })
     }
 
@@ -443,30 +192,129 @@ impl Raw {
         self.numbers[which as usize]
     }
 
-    fn lane(
-        &self,
-        [size, depth, send_depth, send_slots]: [N; 4],
-    ) -> Result<LaneConfig, ParamError> {
-        Ok(LaneConfig {
-            buffer_size: self.number(size).unsigned_abs(),
-            depth: small(depth, self.number(depth))?,
-            send_depth: small(send_depth, self.number(send_depth))?,
-            send_slots: self.number(send_slots).unsigned_abs(),
-        })
+    fn switch(&self, which: B) -> bool {
+        self.switches[which as usize]
+    }
+
+    fn text(&self, which: T) -> &str {
+        &self.texts[which as usize]
     }
 
     /// A time given in milliseconds.
     fn nanos(&self, which: N) -> Nanos {
         Nanos::from(self.number(which).unsigned_abs()) * 1_000_000
     }
+
+    fn how(&self) -> How {
+        let small = |which| u8::try_from(self.number(which)).unwrap_or(u8::MAX);
+        How {
+            cq_depth: self.number(N::CqSize).unsigned_abs(),
+            listen_port: u16::try_from(self.number(N::ConnectPort)).unwrap_or(0),
+            max_inline: u32::try_from(self.number(N::MaxInlineData)).ok(),
+            retry_count: small(N::RetryCount),
+            rnr_retry_count: small(N::RnrRetry),
+            min_rnr_timer: small(N::MinRnrTimer),
+            ack_timeout: small(N::Timeout),
+        }
+    }
+
+    fn wanted<E: FromStr>(
+        &self,
+        of: &'static str,
+        include: T,
+        exclude: T,
+        is_not: &'static str,
+    ) -> Result<Wanted<E>, ParamError> {
+        let (include, exclude) = (self.list(include, is_not)?, self.list(exclude, is_not)?);
+        match (include.is_empty(), exclude.is_empty()) {
+            (true, true) => Ok(Wanted::All),
+            (false, true) => Ok(Wanted::Only(include)),
+            (true, false) => Ok(Wanted::Not(exclude)),
+            (false, false) => Err(ParamError::BothLists { of }),
+        }
+    }
+
+    fn list<E: FromStr>(&self, which: T, is_not: &'static str) -> Result<Vec<E>, ParamError> {
+        entries(self.text(which))
+            .map(|entry| entry.parse().map_err(|_| self.bad_entry(which, entry, is_not)))
+            .collect()
+    }
+
+    fn bad_entry(&self, which: T, entry: &str, is_not: &'static str) -> ParamError {
+        let name = TEXTS[which as usize].name.trim_end_matches('\0');
+        ParamError::Entry { name, entry: entry.to_owned(), is_not }
+    }
+
+    fn carriers(&self) -> Result<Carriers, ParamError> {
+        let is_not = "none of all, ib, infiniband, roce, iw, iwarp";
+        let text = self.text(T::DeviceType);
+        text.parse().map_err(|word: String| self.bad_entry(T::DeviceType, &word, is_not))
+    }
+
+    /// `None` where the default stands: then a device's section may say something else.
+    fn queues(&self) -> Result<Option<Vec<Queue>>, ParamError> {
+        let text = self.text(T::ReceiveQueues);
+        if text == QUEUES.trim_end_matches('\0') {
+            return Ok(None);
+        }
+        queues::parse(text).map(Some).map_err(ParamError::Queues)
+    }
+
+    fn send_side(&self) -> Result<SendSide, ParamError> {
+        let or_automatic = |which: N, min: u32| {
+            let (number, value) = (&NUMBERS[which as usize], self.number(which));
+            if value == 0 {
+                return Ok(0);
+            }
+            let why = " (or 0 for automatic)";
+            let [value, min, max] = [i64::from(value), i64::from(min), i64::from(number.max)];
+            within(number.name, value, min, max, why)?;
+            Ok(u32::try_from(value).unwrap_or(0))
+        };
+        let depth = or_automatic(N::SendDepth, 2)?;
+        let slots = or_automatic(N::FreeListMax, MIN_SLOTS)?;
+        Ok(SendSide { depth: u16::try_from(depth).unwrap_or(0), slots })
+    }
+
+    fn credit_route(&self) -> Result<Option<CreditRoute>, ParamError> {
+        match self.text(T::CreditRoute).trim() {
+            "" => Ok(None),
+            "own" => Ok(Some(CreditRoute::OwnLane)),
+            "first" => Ok(Some(CreditRoute::FirstLane)),
+            other => Err(self.bad_entry(T::CreditRoute, other, "neither own nor first")),
+        }
+    }
+
+    fn files(&self) -> Vec<String> {
+        let text = self.text(T::DeviceParamFiles);
+        text.split(':').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn loopback(&self) -> Result<Vec<(String, bool)>, ParamError> {
+        let is_not = "neither DEVICE=yes nor DEVICE=no";
+        entries(self.text(T::Loopback))
+            .map(|entry| {
+                let parts =
+                    entry.split_once('=').map(|(name, answer)| (name.trim(), answer.trim()));
+                match parts {
+                    Some((name, "yes" | "1")) if !name.is_empty() => Ok((name.to_owned(), true)),
+                    Some((name, "no" | "0")) if !name.is_empty() => Ok((name.to_owned(), false)),
+                    _ => Err(self.bad_entry(T::Loopback, entry, is_not)),
+                }
+            })
+            .collect()
+    }
 }
 
+const PORT: &str = "neither DEVICE nor DEVICE:PORT with a port of 1..255";
+const NET: &str = "no network like 10.1.0.0/16 or fd00::/8";
+
 impl Params {
-    /// The engine's settings. `job`: the key shared by all processes that may connect to each
-    /// other.
+    /// The engine's settings but for the lanes, which differ between devices. `job`: the key shared by all processes
+    /// that may connect to each other.
     pub(crate) fn config(&self, me: ProcName, job: u64) -> Config {
         Config {
-            lanes: self.lanes.to_vec(),
+            rma_reads: self.reads,
             t_conn: self.t_conn,
             t_give_up: self.t_give_up,
             t_first: self.t_first,
@@ -477,15 +325,38 @@ impl Params {
     }
 }
 
-fn small(which: N, value: i32) -> Result<u16, ParamError> {
-    let number = &NUMBERS[which as usize];
-    u16::try_from(value).map_err(|_| ParamError::Range {
-        name: number.name.trim_end_matches('\0'),
-        value: i64::from(value),
-        min: i64::from(number.min),
-        max: i64::from(number.max),
-        why: "",
-    })
+/// Open MPI reads a number from the front of a text and takes 0 for what has none. So what stands in the environment,
+/// where mpirun puts what it was given, is looked at again. `get`: the environment.
+///
+/// # Errors
+/// [`ParamError::Type`] for the first number that is none.
+pub(crate) fn check_types(get: impl Fn(&str) -> Option<String>) -> Result<(), ParamError> {
+    for number in &NUMBERS {
+        let name = number.name.trim_end_matches('\0');
+        match get(&format!("OMPI_MCA_btl_verbs_{name}")) {
+            Some(value) if !is_number(value.trim()) => {
+                return Err(ParamError::Type { name, value });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// As Open MPI reads it: as C's strtoull with base 0, with k, m or g behind it.
+fn is_number(text: &str) -> bool {
+    let text = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let text = text.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G']).unwrap_or(text);
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    match hex {
+        Some(digits) => !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit()),
+        None => !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()),
+    }
+}
+
+/// The entries of a list, without empty ones.
+fn entries(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|entry| !entry.is_empty())
 }
 
 fn within(
@@ -502,201 +373,6 @@ fn within(
     }
 }
 
-fn devices(name: &'static str, list: &str) -> Result<Vec<PortName>, ParamError> {
-    list.split(',')
-        .map(str::trim)
-        .filter(|entry| !entry.is_empty())
-        .map(|entry| {
-            entry.parse().map_err(|()| ParamError::Device { name, entry: entry.to_owned() })
-        })
-        .collect()
-}
-
-/// The limits that Open MPI's own parameters set on a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// `btl_verbs_eager_limit`.
-    pub(crate) eager: usize,
-    /// `btl_verbs_rndv_eager_limit`.
-    pub(crate) rndv_eager: usize,
-    /// `btl_verbs_max_send_size`.
-    pub(crate) max_send: usize,
-}
-
-/// Smallest eager limit: ob1 refuses to start when its largest header does not fit.
-const MIN_EAGER: usize = 256;
-
-impl Limits {
-    /// Fits the limits to what one frame of each lane carries. Matching traffic must stay on lane
-    /// 0, whose frames arrive in order, so the eager limits cannot exceed its payload. A limit that
-    /// still has its default is lowered.
-    ///
-    /// # Errors
-    /// [`ParamError::Range`] for the first limit the user set that does not fit.
-    pub(crate) fn fit(
-        self,
-        default: Self,
-        lane0_payload: usize,
-        lane1_payload: usize,
-    ) -> Result<Self, ParamError> {
-        let lane0 = " (a frame of lane 0 carries so much: see btl_verbs_lane0_size)";
-        let lane1 = " (a frame of lane 1 carries so much: see btl_verbs_lane1_size)";
-        Ok(Self {
-            eager: fit("eager_limit", self.eager, default.eager, lane0_payload, lane0)?,
-            rndv_eager: fit(
-                "rndv_eager_limit",
-                self.rndv_eager,
-                default.rndv_eager,
-                lane0_payload,
-                lane0,
-            )?,
-            max_send: fit("max_send_size", self.max_send, default.max_send, lane1_payload, lane1)?,
-        })
-    }
-}
-
-fn fit(
-    name: &'static str,
-    value: usize,
-    default: usize,
-    payload: usize,
-    why: &'static str,
-) -> Result<usize, ParamError> {
-    let value = if value == default { value.min(payload) } else { value };
-    let wide = |x: usize| i64::try_from(x).unwrap_or(i64::MAX);
-    within(name, wide(value), wide(MIN_EAGER), wide(payload), why)?;
-    Ok(value)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn raw(which: N, value: i32) -> Raw {
-        let mut raw = Raw::default();
-        raw.numbers[which as usize] = value;
-        raw
-    }
-
-    fn lists(include: &str, exclude: &str) -> Raw {
-        Raw { strings: [include.to_owned(), exclude.to_owned()], ..Raw::default() }
-    }
-
-    #[test]
-    fn defaults_are_allowed() {
-        let params = Raw::default().check().expect("the defaults pass");
-        assert_eq!(params.wanted, Wanted::All);
-        assert_eq!(params.max_btls, usize::MAX);
-        let me = ProcName { job: 7, rank: 1 };
-        let own = Config::new(me, 7);
-        let config = params.config(me, 7);
-        // A process that only receives: all of a large job is unannounced to it.
-        assert!(config.max_unknown > 60_000 * 2 && config.max_unknown > own.max_unknown);
-        assert_eq!(
-            Config { max_unknown: own.max_unknown, ..config },
-            own,
-            "defaults differ from the engine's own"
-        );
-    }
-
-    #[test]
-    fn names_and_help_end_in_nul_and_name_the_range() {
-        let texts = NUMBERS
-            .iter()
-            .map(|n| (n.name, n.help))
-            .chain(STRINGS.iter().map(|t| (t.name, t.help)));
-        for (name, help) in texts {
-            for text in [name, help] {
-                assert_eq!(text.find('\0'), Some(text.len() - 1), "{name}: {text:?}");
-            }
-        }
-        for number in NUMBERS.iter().filter(|n| n.max > 0 && n.min >= 0) {
-            let range = format!("{}..{}", number.min, number.max);
-            assert!(
-                number.help.contains(&range),
-                "the help of {} does not say {range}",
-                number.name
-            );
-            assert!((number.min..=number.max).contains(&number.default), "{}", number.name);
-        }
-    }
-
-    #[test]
-    fn both_ends_of_every_range_are_enforced() {
-        for (i, number) in NUMBERS.iter().enumerate() {
-            for (value, good) in [
-                (number.min, true),
-                (number.max, true),
-                (number.min - 1, false),
-                (number.max + 1, false),
-            ] {
-                let mut raw = Raw::default();
-                raw.numbers[i] = value;
-                let result = raw.check();
-                // Lane sizes depend on each other: only the complaint about the range itself
-                // counts.
-                let own = matches!(&result, Err(ParamError::Range { why: "", .. }));
-                assert_eq!(!own, good, "{} = {value}: {result:?}", number.name);
-            }
-        }
-    }
-
-    #[test]
-    fn messages_name_parameter_value_and_range() {
-        let why = raw(N::Lane0Depth, 3).check().expect_err("too few");
-        assert_eq!(
-            why.to_string(),
-            "btl_verbs_lane0_depth = 3 is out of range: 4..4096 is allowed"
-        );
-        let why = raw(N::Lane1Size, 8192).check().expect_err("smaller than lane 0");
-        assert_eq!(
-            why.to_string(),
-            "btl_verbs_lane1_size = 8192 is out of range: 12289..16777216 is allowed (more than btl_verbs_lane0_size)"
-        );
-    }
-
-    #[test]
-    fn limits_fit_the_lanes() {
-        let default = Limits { eager: 12280, rndv_eager: 12280, max_send: 65528 };
-        let fit = |limits: Limits, lane0, lane1| limits.fit(default, lane0, lane1);
-        assert_eq!(fit(default, 12280, 65528), Ok(default));
-        let lowered = Limits { eager: 4088, rndv_eager: 4088, max_send: 8184 };
-        assert_eq!(fit(default, 4088, 8184), Ok(lowered), "defaults follow smaller lanes");
-        let why = fit(Limits { eager: 12281, ..default }, 12280, 65528).expect_err("does not fit");
-        assert_eq!(
-            why.to_string(),
-            "btl_verbs_eager_limit = 12281 is out of range: 256..12280 is allowed \
-             (a frame of lane 0 carries so much: see btl_verbs_lane0_size)"
-        );
-        assert!(fit(Limits { max_send: 65529, ..default }, 12280, 65528).is_err());
-        assert!(fit(Limits { rndv_eager: 255, ..default }, 12280, 65528).is_err());
-        assert!(fit(Limits { rndv_eager: 256, ..default }, 12280, 65528).is_ok());
-    }
-
-    #[test]
-    fn device_lists_are_parsed_and_exclude_each_other() {
-        let only = lists(" siw0, mlx5_0:2,, ", "").check().expect("fine").wanted;
-        let port = |text: &str| text.parse().expect("a port");
-        let has = |wanted: &Wanted, text: &str| wanted.has(&port(text));
-        assert!(has(&only, "siw0:1") && has(&only, "siw0:2") && has(&only, "mlx5_0:2"));
-        assert!(!has(&only, "mlx5_0:1") && !has(&only, "rxe0:1"));
-        assert_eq!(only.named().len(), 2);
-        let not = lists("", "rxe0,mlx5_0:2").check().expect("fine").wanted;
-        assert!(
-            has(&not, "siw0:1")
-                && has(&not, "mlx5_0:1")
-                && !has(&not, "rxe0:1")
-                && !has(&not, "mlx5_0:2")
-        );
-        assert_eq!(lists("siw0", "rxe0").check(), Err(ParamError::BothLists));
-        for bad in ["siw0:", "siw0:0", "siw0:x", ":1", "siw0:256"] {
-            assert!(
-                matches!(
-                    lists(bad, "").check(),
-                    Err(ParamError::Device { name: "if_include", .. })
-                ),
-                "{bad}"
-            );
-        }
-    }
-}
+#[path = "params_test.rs"]
+mod tests;

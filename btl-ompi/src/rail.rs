@@ -15,16 +15,15 @@ use crate::descriptor::Slab;
 use crate::driver::{Cm, Domain, Opened, Port, SelfLink};
 use crate::endpoint::Endpoints;
 use crate::memory::Cache;
-use crate::modex::Rail as Published;
 use crate::opal::{Proc, WHY, say, verbose};
 use crate::ops::Ops;
+use crate::pairing::Host;
 use btl_core::{Config, Engine, Nanos};
 use std::cell::UnsafeCell;
 use std::ffi::CString;
-use std::net::IpAddr;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 /// Rails a process can have.
 pub(crate) const MAX_RAILS: usize = 8;
@@ -73,14 +72,14 @@ pub(crate) struct Inner {
 pub(crate) struct About {
     /// "siw0:1 (iWARP)", for messages.
     pub(crate) name: String,
+    /// "siw0".
+    pub(crate) device: String,
     /// Number of the device's port.
     pub(crate) port: u8,
-    /// As in the modex.
-    pub(crate) published: Published,
-    /// Which of our rails of this carrier it is.
+    /// Which of our rails it is.
     pub(crate) index: usize,
-    /// This host's addresses on all rails.
-    pub(crate) mine: Vec<IpAddr>,
+    /// All of our rails as published, and what else decides who is reached.
+    pub(crate) host: Arc<Host>,
     /// Why the device cannot reach processes of this node; `None` if it can.
     pub(crate) no_loopback: Option<String>,
     /// Whether a summary is printed at the end.
@@ -101,6 +100,14 @@ pub(crate) fn open_rails() -> &'static [Rail] {
 /// Forgets all rails; they must be closed.
 pub(crate) fn reset() {
     OPEN.store(0, Ordering::Release);
+}
+
+impl About {
+    /// Where it listens.
+    pub(crate) fn addrs(&self) -> Vec<String> {
+        let addrs = self.host.rails.get(self.index).map_or(&[][..], |rail| &rail.addrs);
+        addrs.iter().map(|addr| addr.at.to_string()).collect()
+    }
 }
 
 impl Rail {

@@ -2,7 +2,7 @@
 
 use crate::abi;
 use crate::component;
-use crate::params::{Limits, NUMBERS, Raw, STRINGS};
+use crate::params::{Limits, NUMBERS, Raw, SWITCHES, TEXTS};
 use btl_core::Config;
 use core::ffi::{CStr, c_char, c_int};
 use std::cell::UnsafeCell;
@@ -11,8 +11,10 @@ use std::ptr;
 /// Where Open MPI stores the values. It must stay in place until the component closes.
 struct Storage {
     numbers: UnsafeCell<[c_int; NUMBERS.len()]>,
+    /// C's `bool`: any byte but 0 is true.
+    switches: UnsafeCell<[u8; SWITCHES.len()]>,
     /// Each becomes memory that the parameter system owns.
-    strings: UnsafeCell<[*mut c_char; STRINGS.len()]>,
+    texts: UnsafeCell<[*mut c_char; TEXTS.len()]>,
     /// A module whose limits the parameters common to all BTLs change.
     template: UnsafeCell<abi::Module>,
 }
@@ -23,7 +25,8 @@ unsafe impl Sync for Storage {}
 
 static STORAGE: Storage = Storage {
     numbers: UnsafeCell::new([0; NUMBERS.len()]),
-    strings: UnsafeCell::new([ptr::null_mut(); STRINGS.len()]),
+    switches: UnsafeCell::new([0; SWITCHES.len()]),
+    texts: UnsafeCell::new([ptr::null_mut(); TEXTS.len()]),
     // SAFETY: numbers, NULL pointers and absent functions: all-zero bytes are a valid module.
     template: UnsafeCell::new(unsafe { core::mem::zeroed() }),
 };
@@ -31,8 +34,8 @@ static STORAGE: Storage = Storage {
 /// Registers everything, with defaults as if for the first time: a component can be opened again.
 ///
 /// # Errors
-/// Open MPI's error code.
-pub(crate) fn register_all() -> Result<(), c_int> {
+/// The parameter, and Open MPI's error code.
+pub(crate) fn register_all() -> Result<(), (&'static str, c_int)> {
     for (i, number) in NUMBERS.iter().enumerate() {
         // SAFETY: `i` is within the array, and nobody else uses the storage now.
         let place = unsafe {
@@ -40,38 +43,50 @@ pub(crate) fn register_all() -> Result<(), c_int> {
             place.write(number.default);
             place
         };
-        register_one(number.name, number.help, abi::VAR_INT, place.cast())?;
+        register_one(number.name, number.help, abi::VAR_INT, number.level, place.cast())?;
     }
-    for (i, text) in STRINGS.iter().enumerate() {
-        // SAFETY: as above. An old value belongs to the parameter system, which has freed it.
+    for (i, switch) in SWITCHES.iter().enumerate() {
+        // SAFETY: as above.
         let place = unsafe {
-            let place = STORAGE.strings.get().cast::<*mut c_char>().add(i);
-            place.write(ptr::null_mut());
+            let place = STORAGE.switches.get().cast::<u8>().add(i);
+            place.write(u8::from(switch.default));
             place
         };
-        register_one(text.name, text.help, abi::VAR_STRING, place.cast())?;
+        register_one(switch.name, switch.help, abi::VAR_BOOL, switch.level, place.cast())?;
+    }
+    for (i, text) in TEXTS.iter().enumerate() {
+        // SAFETY: as above. An old value belongs to the parameter system, which has freed it; the default is copied by
+        // it and never written.
+        let place = unsafe {
+            let place = STORAGE.texts.get().cast::<*mut c_char>().add(i);
+            place.write(text.default.as_ptr().cast_mut().cast());
+            place
+        };
+        register_one(text.name, text.help, abi::VAR_STRING, text.level, place.cast())?;
     }
     let template = STORAGE.template.get();
     // SAFETY: nobody else uses the template now; it is at its place for good.
     unsafe {
         template.write(default_module());
         match abi::mca_btl_base_param_register(component::base().cast_mut(), template) {
-            code if code < 0 => Err(code),
+            code if code < 0 => Err(("those of every BTL", code)),
             _ => Ok(()),
         }
     }
 }
 
 fn register_one(
-    name: &str,
+    name: &'static str,
     help: &str,
     kind: u32,
+    level: u32,
     place: *mut core::ffi::c_void,
-) -> Result<(), c_int> {
+) -> Result<(), (&'static str, c_int)> {
+    let plain = name.trim_end_matches('\0');
     let (Ok(name), Ok(help)) =
         (CStr::from_bytes_with_nul(name.as_bytes()), CStr::from_bytes_with_nul(help.as_bytes()))
     else {
-        return Err(abi::ERR_BAD_PARAM);
+        return Err((plain, abi::ERR_BAD_PARAM));
     };
     // SAFETY: the strings are copied; `place` has the type that `kind` says and stays in place for
     // good.
@@ -84,12 +99,12 @@ fn register_one(
             ptr::null_mut(),
             0,
             0,
-            abi::INFO_LVL_5,
+            abi::INFO_LVL_1 + level.saturating_sub(1),
             abi::VAR_SCOPE_READONLY,
             place,
         )
     };
-    if code < 0 { Err(code) } else { Ok(()) }
+    if code < 0 { Err((plain, code)) } else { Ok(()) }
 }
 
 /// A module with the values that hold when the user says nothing.
@@ -110,17 +125,18 @@ fn default_module() -> abi::Module {
 
 /// The values after Open MPI read files, environment and command line.
 pub(crate) fn read() -> Raw {
-    // SAFETY: nobody writes the storage after registration; strings are NULL or NUL-terminated and
+    // SAFETY: nobody writes the storage after registration; texts are NULL or NUL-terminated and
     // copied at once.
     unsafe {
-        let strings = (*STORAGE.strings.get()).map(|text| {
+        let texts = (*STORAGE.texts.get()).map(|text| {
             if text.is_null() {
                 String::new()
             } else {
                 CStr::from_ptr(text).to_string_lossy().into_owned()
             }
         });
-        Raw { numbers: *STORAGE.numbers.get(), strings }
+        let switches = (*STORAGE.switches.get()).map(|byte| byte != 0);
+        Raw { numbers: *STORAGE.numbers.get(), switches, texts }
     }
 }
 

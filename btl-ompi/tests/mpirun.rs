@@ -4,143 +4,11 @@
 //! real devices in the guest.
 #![cfg(feature = "fake-transport")]
 
-use std::path::{Path, PathBuf};
+mod support;
+
+use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, OnceLock, PoisonError};
-
-/// Seconds one job may take.
-const LIMIT: &str = "120";
-
-/// The plug-in under its real name, and the compiled programs.
-struct Stage {
-    dir: PathBuf,
-}
-
-static STAGE: OnceLock<Stage> = OnceLock::new();
-
-fn stage() -> &'static Stage {
-    STAGE.get_or_init(|| {
-        let exe = std::env::current_exe().unwrap_or_else(|e| panic!("no path of this test: {e}"));
-        let deps = exe.parent().unwrap_or_else(|| panic!("{} is in no folder", exe.display()));
-        let dir = deps.join("mpirun-stage");
-        std::fs::create_dir_all(&dir)
-            .unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));
-        let built = deps.join("libmca_btl_verbs.so");
-        let bytes = std::fs::read(&built).unwrap_or_default();
-        let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
-        assert!(
-            has(b"fake0") && has(b"built for Open MPI 4.1.x"),
-            "{} is of a build with other features: remove it",
-            built.display()
-        );
-        std::fs::copy(&built, dir.join("mca_btl_verbs.so"))
-            .unwrap_or_else(|e| panic!("cannot copy {}: {e}", built.display()));
-        Stage { dir }
-    })
-}
-
-/// Compiles a program of `tests/mpi`, once: another test may be running it.
-fn program(name: &str) -> PathBuf {
-    static COMPILED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mpi").join(format!("{name}.c"));
-    let target = stage().dir.join(name);
-    if compiled.iter().any(|done| done == name) {
-        return target;
-    }
-    let out = Command::new("mpicc")
-        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
-        .arg(&source)
-        .arg("-o")
-        .arg(&target)
-        .output()
-        .unwrap_or_else(|e| panic!("cannot run mpicc: {e}; install it (Debian: libopenmpi-dev)"));
-    assert!(
-        out.status.success(),
-        "mpicc {}: {}",
-        source.display(),
-        String::from_utf8_lossy(&out.stderr)
-    );
-    compiled.push(name.to_owned());
-    target
-}
-
-/// What a job did.
-struct Job {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Job {
-    /// The sum over all processes of the number that stands behind `word` in their reports.
-    fn carried(&self, word: &str) -> u64 {
-        let numbers = self.stderr.lines().filter_map(|line| {
-            let (_, report) = line.split_once("btl:verbs: fake0:1")?;
-            let (_, number) = report.split_once(word)?;
-            number.split([' ', ',']).next()?.parse::<u64>().ok()
-        });
-        numbers.sum()
-    }
-}
-
-fn mpirun(ranks: u32, parameters: &[(&str, &str)], program: &Path, arguments: &[&str]) -> Job {
-    let mut command = Command::new("timeout");
-    command.args([
-        "-k",
-        "5",
-        LIMIT,
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "-np",
-        &ranks.to_string(),
-    ]);
-    let path = format!("SYSTEM_DEFAULT:{}", stage().dir.display());
-    let fixed = [("mca_base_component_path", path.as_str()), ("pml", "ob1"), ("btl", "self,verbs")];
-    for (name, value) in fixed.iter().chain(parameters) {
-        // The test transport is told by the environment how to behave.
-        match name.starts_with("BTL_VERBS_FAKE") {
-            true => command.args(["-x", &format!("{name}={value}")]),
-            false => command.args(["--mca", name, value]),
-        };
-    }
-    let out = command
-        .arg(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|e| panic!("cannot run mpirun: {e}; install it (Debian: openmpi-bin)"));
-    Job {
-        code: out.status.code(),
-        stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
-    }
-}
-
-/// Runs a program that must succeed, say so once, and have used this component for all its
-/// messages.
-fn succeeds(ranks: u32, parameters: &[(&str, &str)], name: &str, arguments: &[&str]) -> Job {
-    let program = program(name);
-    let mut parameters = parameters.to_vec();
-    parameters.push(("btl_verbs_report", "1"));
-    let job = mpirun(ranks, &parameters, &program, arguments);
-    let told = format!("{name} {arguments:?}: exit {:?}\n{}\n{}", job.code, job.stdout, job.stderr);
-    assert_eq!(job.code, Some(0), "{told}");
-    let ok = format!("OK {name} ");
-    assert_eq!(job.stdout.lines().filter(|line| line.starts_with(&ok)).count(), 1, "{told}");
-    let reports = job
-        .stderr
-        .lines()
-        .filter(|line| line.contains("btl:verbs: fake0:1") && line.contains("sent "));
-    let processes = if name == "spawn" { 2 * ranks } else { ranks };
-    assert_eq!(
-        reports.count(),
-        processes as usize,
-        "every process reports what it carried\n{told}"
-    );
-    assert!(!job.stderr.contains("did not close in order"), "{told}");
-    job
-}
+use support::*;
 
 #[test]
 fn four_say_hello() {
@@ -181,14 +49,11 @@ fn stress_of_three() {
 #[test]
 fn stress_with_the_smallest_lanes() {
     let small = [
-        ("btl_verbs_lane0_size", "1024"),
-        ("btl_verbs_lane0_depth", "4"),
-        ("btl_verbs_lane0_send_depth", "2"),
-        ("btl_verbs_lane0_send_slots", "16"),
-        ("btl_verbs_lane1_size", "2048"),
-        ("btl_verbs_lane1_depth", "4"),
-        ("btl_verbs_lane1_send_depth", "2"),
-        ("btl_verbs_lane1_send_slots", "16"),
+        ("btl_verbs_receive_queues", "P,1024,4:P,2048,4"),
+        ("btl_verbs_eager_limit", "1016"),
+        ("btl_verbs_rndv_eager_limit", "1016"),
+        ("btl_verbs_send_depth", "2"),
+        ("btl_verbs_free_list_max", "16"),
     ];
     succeeds(3, &small, "stress", &["--messages", "6000", "--window", "200"]);
 }
@@ -286,11 +151,11 @@ fn large_messages_without_enough_locked_memory() {
 #[test]
 fn large_messages_with_the_smallest_lanes() {
     let small = [
-        ("btl_verbs_lane0_size", "1024"),
-        ("btl_verbs_lane0_depth", "4"),
-        ("btl_verbs_lane0_send_depth", "2"),
-        ("btl_verbs_lane0_send_slots", "16"),
-        ("btl_verbs_lane1_size", "2048"),
+        ("btl_verbs_receive_queues", "P,1024,4:P,2048,4"),
+        ("btl_verbs_eager_limit", "1016"),
+        ("btl_verbs_rndv_eager_limit", "1016"),
+        ("btl_verbs_send_depth", "2"),
+        ("btl_verbs_free_list_max", "16"),
         ("btl_verbs_rdma_pipeline_frag_size", "5000"),
     ];
     large(&small, SHORT, true, false);
@@ -335,58 +200,4 @@ fn another_open_mpi_is_refused() {
         "{}",
         job.stderr
     );
-}
-
-/// One message that names parameter, value and range, and a job that fails.
-#[test]
-fn a_parameter_out_of_range_is_named() {
-    let ring = program("ring");
-    let cases = [
-        (
-            ("btl_verbs_lane0_depth", "3"),
-            "btl_verbs_lane0_depth = 3 is out of range: 4..4096 is allowed",
-        ),
-        (
-            ("btl_verbs_eager_limit", "100000"),
-            "btl_verbs_eager_limit = 100000 is out of range: 256..12280 is allowed",
-        ),
-        (
-            ("btl_verbs_if_include", "nodev"),
-            "btl_verbs_if_include: there is no device port nodev; there is: fake0:1",
-        ),
-    ];
-    for (parameter, message) in cases {
-        let job = mpirun(2, &[parameter], &ring, &[]);
-        assert!(
-            job.code.is_some_and(|code| code != 0 && code != 124),
-            "{parameter:?}: exit {:?}",
-            job.code
-        );
-        let lines = job.stderr.lines().filter(|line| line.contains("btl:verbs: "));
-        let said: Vec<_> = lines.collect();
-        assert!(
-            !said.is_empty() && said.iter().all(|line| line.contains(message)),
-            "{parameter:?}: {said:?}"
-        );
-        assert!(said.len() <= 2, "once per rank at most: {said:?}");
-    }
-}
-
-/// Processes whose lanes differ do not talk to each other, and say why.
-#[test]
-fn lanes_that_differ_between_ranks_are_named() {
-    let ring = program("ring");
-    let script = stage().dir.join("differ.sh");
-    let text = "#!/bin/sh\nexport OMPI_MCA_btl_verbs_lane1_size=$((65536 + OMPI_COMM_WORLD_RANK * 4096))\nexec \"$@\"\n";
-    std::fs::write(&script, text)
-        .unwrap_or_else(|e| panic!("cannot write {}: {e}", script.display()));
-    let job = mpirun(
-        2,
-        &[],
-        Path::new("sh"),
-        &[&script.display().to_string(), &ring.display().to_string()],
-    );
-    assert!(job.code.is_some_and(|code| code != 0 && code != 124), "exit {:?}", job.code);
-    let expected = "give all processes the same btl_verbs_lane0_size and btl_verbs_lane1_size";
-    assert!(job.stderr.contains(expected), "{}", job.stderr);
 }

@@ -22,6 +22,8 @@ pub struct LocalAddress {
     pub netdev: String,
     /// The address.
     pub addr: IpAddr,
+    /// Bits of its network prefix; 0 when the interface does not say.
+    pub prefix: u8,
     /// The index of the interface, for link-local addresses; else 0.
     pub scope_id: u32,
 }
@@ -52,7 +54,7 @@ pub fn local_addresses(context: &Context) -> Result<Vec<LocalAddress>> {
 /// # Errors
 /// As there.
 pub fn device_addresses(device: &str) -> Result<Vec<LocalAddress>> {
-    let host = host_addresses()?;
+    let host = list_addresses()?;
     let mut found = Vec::new();
     for port in ports(device) {
         for netdev in netdevs(device, port) {
@@ -63,6 +65,7 @@ pub fn device_addresses(device: &str) -> Result<Vec<LocalAddress>> {
                 port,
                 netdev: h.netdev.clone(),
                 addr: h.addr,
+                prefix: h.prefix,
                 scope_id: h.scope_id,
             }));
         }
@@ -93,7 +96,7 @@ pub fn all_addresses() -> Result<Vec<LocalAddress>> {
 /// As [`local_addresses`].
 pub fn is_local_address(addr: IpAddr) -> Result<bool> {
     let addr = unmapped(addr);
-    Ok(addr.is_loopback() || host_addresses()?.iter().any(|h| h.addr == addr))
+    Ok(addr.is_loopback() || list_addresses()?.iter().any(|h| h.addr == addr))
 }
 
 /// [`is_local_address`] with the scope of a link-local address, and also for what a route says is this host
@@ -106,7 +109,7 @@ pub(crate) fn is_local(addr: SocketAddr) -> Result<bool> {
     };
     let same =
         |h: &HostAddress| h.addr == ip && (scope == 0 || h.scope_id == 0 || h.scope_id == scope);
-    if ip.is_loopback() || host_addresses()?.iter().any(same) {
+    if ip.is_loopback() || list_addresses()?.iter().any(same) {
         return Ok(true);
     }
     // The list above is what is certain; a kernel that does not answer this question is no reason to fail.
@@ -132,10 +135,30 @@ pub(crate) fn open_device(name: &str) -> rdma_safe::Result<Option<Context>> {
     Ok(None)
 }
 
+/// Every address of this host's interfaces in this network namespace, loopback and link-local ones included.
+///
+/// # Errors
+/// As [`local_addresses`].
+pub fn host_addresses() -> Result<Vec<IpAddr>> {
+    Ok(list_addresses()?.into_iter().map(|h| h.addr).collect())
+}
+
 struct HostAddress {
     netdev: String,
     addr: IpAddr,
+    prefix: u8,
     scope_id: u32,
+}
+
+/// Leading ones of a network mask.
+fn prefix(mask: Option<SocketAddr>) -> u8 {
+    let ones = match mask.map(|mask| mask.ip()) {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None => 0,
+    };
+    // At most 128.
+    ones as u8
 }
 
 /// A VLAN or an alias of an interface shares its device: `eth0` covers `eth0:1`.
@@ -195,7 +218,7 @@ fn read_line(path: &str) -> Option<String> {
     (!line.is_empty()).then_some(line)
 }
 
-fn host_addresses() -> Result<Vec<HostAddress>> {
+fn list_addresses() -> Result<Vec<HostAddress>> {
     let list = AddressList::read()?;
     let mut found = Vec::new();
     let mut next = list.0;
@@ -205,11 +228,14 @@ fn host_addresses() -> Result<Vec<HostAddress>> {
         next = entry.ifa_next;
         // SAFETY: null, or an address of the size its family has.
         let Some(addr) = (unsafe { sockaddr::read(entry.ifa_addr) }) else { continue };
+        // SAFETY: as above.
+        let mask = unsafe { sockaddr::read(entry.ifa_netmask) };
         // SAFETY: a NUL-terminated name.
         let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
         found.push(HostAddress {
             netdev: name.to_string_lossy().into_owned(),
             addr: addr.ip(),
+            prefix: prefix(mask),
             scope_id: if let SocketAddr::V6(v6) = addr { v6.scope_id() } else { 0 },
         });
     }
@@ -243,7 +269,9 @@ mod tests {
 
     #[test]
     fn this_host_has_loopback() {
-        assert!(host_addresses().unwrap().iter().any(|h| h.netdev == "lo"));
+        let lo = list_addresses().unwrap().into_iter().find(|h| h.netdev == "lo").unwrap();
+        assert_eq!(lo.prefix, if lo.addr.is_ipv4() { 8 } else { 128 });
+        assert!(host_addresses().unwrap().contains(&lo.addr));
         assert!(is_local_address("127.0.0.1".parse().unwrap()).unwrap());
         assert!(is_local_address("127.9.9.9".parse().unwrap()).unwrap());
         assert!(is_local_address("::ffff:127.0.0.1".parse().unwrap()).unwrap());

@@ -198,7 +198,8 @@ pub use id::{
     Initiator, Listener, Role,
 };
 pub use interfaces::{
-    LocalAddress, all_addresses, device_addresses, is_local_address, local_addresses,
+    LocalAddress, all_addresses, device_addresses, host_addresses, is_local_address,
+    local_addresses,
 };
 pub use interrupt::{CancelToken, INTERRUPT_SIGNAL, set_interrupt_signal};
 pub use listener::ListenOptions;

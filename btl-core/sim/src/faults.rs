@@ -198,7 +198,7 @@ impl Net {
             Stranger::Job => greeting.job = JOB + 1,
             Stranger::WrongProcess => greeting.to = ProcName { job: 1, rank: 77 },
             Stranger::UnknownLane => greeting.class = self.opt.lanes.len() as u8,
-            Stranger::Limits if self.rng.chance(1, 2) => greeting.buffer_size += 1,
+            Stranger::Limits if self.rng.chance(1, 2) => greeting.buffer_size = 255,
             Stranger::Limits => greeting.depth = 3,
             Stranger::Garbage | Stranger::Version => {}
         }

@@ -1,5 +1,5 @@
 use super::{Action, DialOutcome, Input};
-use crate::config::Config;
+use crate::config::{Config, MIN_BUFFER};
 use crate::credit::MIN_WINDOW;
 use crate::endpoint::EARLY_ENDS;
 use crate::error::ConnectFault;
@@ -311,8 +311,9 @@ impl Machine {
         if self.stopped {
             return Err(RejectReason::Closing);
         }
-        let lane = self.config.lane(hello.class).ok_or(RejectReason::UnknownLane)?;
-        if hello.buffer_size != lane.buffer_size || hello.depth < MIN_WINDOW {
+        self.config.lane(hello.class).ok_or(RejectReason::UnknownLane)?;
+        // Sizes may differ: each side sends what fits the other's.
+        if hello.buffer_size < MIN_BUFFER || hello.depth < MIN_WINDOW {
             return Err(RejectReason::Limits);
         }
         if !self.peers.get(&name).is_some_and(|peer| peer.announced) {
@@ -426,8 +427,7 @@ impl Machine {
         if hello.class != entry.class || hello.generation != entry.generation {
             return Err(RejectReason::UnknownLane);
         }
-        let size = self.config.lane(hello.class).map(|lane| lane.buffer_size);
-        if size != Some(hello.buffer_size) || hello.depth < MIN_WINDOW {
+        if hello.buffer_size < MIN_BUFFER || hello.depth < MIN_WINDOW {
             return Err(RejectReason::Limits);
         }
         Ok(self.agreed(&hello))

@@ -19,6 +19,8 @@ pub(super) struct Lane<S> {
     pub(super) peer: u32,
     pub(super) peer_id: PeerId,
     pub(super) class: u8,
+    /// Payload bytes that fit a buffer of the peer, as in its class.
+    pub(super) room: u32,
     pub(super) role: Role,
     pub(super) conn: ConnToken,
     pub(super) hello: HelloInfo,

@@ -8,7 +8,7 @@ use crate::frag::{Fifo, Frag};
 use crate::names::{LaneId, Nanos, PeerId, ProcName, Role, SECOND};
 use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port, SetupQp};
 use crate::stats::Stats;
-use crate::wire::HelloInfo;
+use crate::wire::{HelloInfo, RejectReason};
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// The peer of that name, made if there is none.
@@ -168,6 +168,13 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Makes a lane of a connection.
     fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
         let LaneUp { class, role, announced, conn, lane: up, .. } = up;
+        if !self.agrees(peer, class, up.agreed.peer_buffer_size) {
+            drop(up);
+            self.cm.request(CmRequest::Disconnect { conn });
+            let fault = ConnectFault::BadAnswer(RejectReason::Limits);
+            self.fail_peer(peer.index, FaultKind::Connect(fault));
+            return;
+        }
         let id = self.lane_id();
         let reads = up.qp.max_reads();
         if let Err(error) = self.io.port.attach(id, up.qp) {
@@ -179,6 +186,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             self.fail_peer(peer.index, FaultKind::Lane { class, error });
             return;
         }
+        let room = self.class_mut(peer, class).map_or(0, |class| class.room);
         let ctl_frag = self.control_frag(up.hello_addr.unwrap_or(0), class);
         let mut acct = up.acct;
         acct.set_id(id);
@@ -189,6 +197,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             peer: peer.index,
             peer_id: self.endpoint_mut(peer).map_or(peer, |endpoint| endpoint.id),
             class,
+            room,
             role,
             conn,
             hello: HelloInfo { class, generation: up.agreed.generation },

@@ -51,6 +51,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         // that is being closed owes a goodbye.
         if lane.peer_id != peer
             || lane.class != what.class
+            || what.len > lane.room
             || !lane.due.is_none()
             || lane.bye.wanted
             || self.io.queued != 0

@@ -2,7 +2,7 @@
 use super::error::OpenError;
 use crate::port::PortInfo;
 use rdma_cm::LocalAddress;
-use rdma_safe::{Caps, Context, Device, ErrorKind, Transport};
+use rdma_safe::{Caps, Context, Device, ErrorKind, LoopbackSource, LoopbackSupport, Transport};
 use std::net::{IpAddr, SocketAddr};
 
 /// Completions of one completion queue unless [`Selection::cq_depth`] says otherwise: enough for
@@ -18,15 +18,30 @@ pub struct Selection {
     pub port: Option<u8>,
     /// Only the port that has this address, and only this address.
     pub addr: Option<IpAddr>,
-    /// The port number to listen on; 0: any free one. [`Published::addrs`](super::Published) says
-    /// which it is.
+    /// The port number to listen on, or the next free one of [`LISTEN_TRIES`]; 0: any free one.
+    /// [`Published::addrs`](super::Published) says which it is.
     pub listen_port: u16,
     /// Most completions of one completion queue; cut to what the device can. More queues are made
     /// as peers come.
     pub cq_depth: u32,
     /// Whether the device works off receives behind the sends of the same queue pair; `None`: as the quirk table says.
     pub shared_work_queue: Option<bool>,
+    /// Bytes up to which a send travels with its request, where the device can; `None`: 64.
+    pub max_inline: Option<u32>,
+    /// How often a send that is not acknowledged is repeated, 0 to 7; not on iWARP.
+    pub retry_count: u8,
+    /// How often the peer repeats a send for which no receive is posted, 0 to 7; 7: for ever. With
+    /// credits that does not happen. Not on iWARP.
+    pub rnr_retry_count: u8,
+    /// How long the peer waits after such a send: the 5-bit code of IBTA 9.7.5.2.8. Not on iWARP.
+    pub min_rnr_timer: u8,
+    /// How long an acknowledgement may take: 4.096 µs times two to the power of this, 1 to 31; 0: as
+    /// the connection manager finds. Not on iWARP.
+    pub ack_timeout: u8,
 }
+
+/// Port numbers that are tried from [`Selection::listen_port`] on, if others have them.
+pub const LISTEN_TRIES: u16 = 256;
 
 impl Default for Selection {
     fn default() -> Self {
@@ -37,6 +52,11 @@ impl Default for Selection {
             listen_port: 0,
             cq_depth: DEFAULT_CQ_DEPTH,
             shared_work_queue: None,
+            max_inline: None,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            min_rnr_timer: 12,
+            ack_timeout: 0,
         }
     }
 }
@@ -101,6 +121,45 @@ impl PortChoice {
     pub fn addrs(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addrs.iter().map(|a| a.addr)
     }
+
+    /// Leaves out the addresses that are not wanted; returns how many are left. A port without any
+    /// cannot be opened.
+    pub fn keep(&mut self, wanted: impl Fn(IpAddr) -> bool) -> usize {
+        self.addrs.retain(|a| wanted(a.addr));
+        self.addrs.len()
+    }
+
+    /// Bits of the network prefix of one of its addresses; 0 if it has no such address.
+    pub fn prefix_of(&self, addr: IpAddr) -> u8 {
+        self.addrs.iter().find(|a| a.addr == addr).map_or(0, |a| a.prefix)
+    }
+
+    /// Vendor and part of the device, as `ibv_query_device(3)` tells them.
+    pub fn part(&self) -> (u32, u32) {
+        let attr = self.context.attr();
+        (attr.vendor_id, attr.vendor_part_id)
+    }
+
+    /// What the device speaks.
+    pub fn transport(&self) -> Transport {
+        self.context.transport()
+    }
+
+    /// Takes the user's word for whether the device can connect to itself. What was said earlier,
+    /// and what tables and trials say, counts less.
+    pub fn set_loopback(&self, works: bool, reason: String) {
+        let source = LoopbackSource::Override;
+        let answer = if works { LoopbackSupport::Yes(source) } else { LoopbackSupport::No(source) };
+        self.context.refine_loopback(answer, reason);
+    }
+}
+
+/// Every address of this host, loopback included.
+///
+/// # Errors
+/// The interfaces cannot be listed (ENOMEM, EMFILE).
+pub fn host_addresses() -> Result<Vec<IpAddr>, OpenError> {
+    Ok(rdma_cm::host_addresses()?)
 }
 
 /// Every port that is up and has a usable address in this network namespace, devices in the

@@ -140,6 +140,9 @@ impl Desk {
         let policy = LoopbackPolicy::new().with_context(self.workshop.context());
         channel.set_loopback_policy(policy);
         let connector = channel.resolve(source_for(&self.own, job.addr), job.addr, left())?;
+        if self.workshop.ack_timeout > 0 {
+            channel.set_ack_timeout(&connector, self.workshop.ack_timeout)?;
+        }
         let mut lane =
             self.workshop.make_lane(job.class, Role::Initiator).map_err(DialError::Lane)?;
         let connected = self.connect(&mut channel, connector, &mut lane, &job);

@@ -62,7 +62,7 @@ use thread::Driver;
 use workshop::Workshop;
 
 pub use cm::{CmStats, VerbsCm};
-pub use device::{DEFAULT_CQ_DEPTH, PortChoice, Selection, find};
+pub use device::{DEFAULT_CQ_DEPTH, LISTEN_TRIES, PortChoice, Selection, find, host_addresses};
 pub use error::OpenError;
 pub use idle::Idle;
 pub use own::{SelfDone, SelfLink};
@@ -129,8 +129,7 @@ pub fn open_port(
     let device = || context.name().to_owned();
     let refused = |source| OpenError::Device { device: device(), source };
     let pd = context.alloc_pd().map_err(refused)?;
-    let depth = selection.cq_depth;
-    let workshop = Arc::new(Workshop::new(config, pd.clone(), depth).map_err(refused)?);
+    let workshop = Arc::new(Workshop::new(config, pd.clone(), selection).map_err(refused)?);
     let bytes = config.lanes.iter().map(|l| l.buffer_size as usize * l.send_slots as usize).sum();
     let max_message = context.port(choice.port).map_err(refused)?.max_msg_sz;
     let port = VerbsPort::new(Arc::clone(&workshop), &pd, info, max_message);
@@ -170,7 +169,7 @@ fn listen(
     let mut listeners = Vec::new();
     let mut first_error = None;
     for addr in addrs {
-        match channel.listen(addr.socket_addr(port), BACKLOG) {
+        match listen_on(channel, addr, port) {
             Ok(listener) => listeners.push(listener),
             // Another address may do: an IPv6 address that is still tentative, for example.
             Err(e) => first_error = first_error.or(Some(e)),
@@ -179,5 +178,21 @@ fn listen(
     match first_error {
         Some(e) if listeners.is_empty() => Err(e.into()),
         _ => Ok(listeners),
+    }
+}
+
+/// Listens on the port number, or on one of the next where another process has it.
+fn listen_on(
+    channel: &mut EventChannel,
+    addr: &LocalAddress,
+    port: u16,
+) -> Result<rdma_cm::Listener, rdma_cm::Error> {
+    let last = if port == 0 { 0 } else { port.saturating_add(LISTEN_TRIES - 1) };
+    let mut at = port;
+    loop {
+        match channel.listen(addr.socket_addr(at), BACKLOG) {
+            Err(e) if e.errno() == Some(libc::EADDRINUSE) && at < last => at += 1,
+            result => return result,
+        }
     }
 }

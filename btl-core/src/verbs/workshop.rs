@@ -1,5 +1,6 @@
 //! Makes lanes before they are connected: queue pairs on a completion queue with room, and the
 //! buffers of their receives. Shared by the connection manager's threads and the port.
+use super::device::Selection;
 use super::handover::lock;
 use super::port::VerbsQp;
 use crate::config::Config;
@@ -23,12 +24,19 @@ const LANES_PER_CHUNK: usize = 16;
 const LANES_PER_SPARE: usize = 8;
 /// Most completion queues of a port.
 const MAX_QUEUES: usize = 4096;
-/// Sends up to this many bytes go inline where the device can.
+/// Sends up to this many bytes go inline where the device can, unless a limit is asked for.
 const INLINE: u32 = 64;
 
 pub(super) struct Workshop {
     pub(super) config: Config,
     pd: ProtectionDomain,
+    /// Sends up to this many bytes go inline.
+    inline: u32,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    min_rnr_timer: u8,
+    /// See [`Selection::ack_timeout`].
+    pub(super) ack_timeout: u8,
     /// Initiators nudge: see [`nudge`](super::nudge).
     nudges: bool,
     queues: Mutex<Queues>,
@@ -56,18 +64,23 @@ impl Workshop {
     pub(super) fn new(
         config: &Config,
         pd: ProtectionDomain,
-        cq_depth: u32,
+        how: &Selection,
     ) -> rdma_safe::Result<Workshop> {
         let classes = config.lanes.len();
         let deepest = config.lanes.iter().map(|l| u32::from(l.depth) + u32::from(l.send_depth) + 1);
         // At least one lane must fit.
-        let depth = cq_depth.max(deepest.max().unwrap_or(1)).min(pd.context().attr().max_cqe);
+        let depth = how.cq_depth.max(deepest.max().unwrap_or(1)).min(pd.context().attr().max_cqe);
         let mut queues = Queues { depth, refs: Vec::new(), fresh: Vec::new() };
         queues.grow(pd.context())?;
         let nudges = pd.context().caps().contains(Caps::NUDGE_AFTER_ACCEPT);
         Ok(Workshop {
             config: config.clone(),
             pd,
+            inline: how.max_inline.unwrap_or(INLINE),
+            retry_count: how.retry_count,
+            rnr_retry_count: how.rnr_retry_count,
+            min_rnr_timer: how.min_rnr_timer,
+            ack_timeout: how.ack_timeout,
             nudges,
             queues: Mutex::new(queues),
             buffers: Mutex::new(Buffers {
@@ -88,7 +101,12 @@ impl Workshop {
 
     /// How to connect a lane. Only lane 0 has one-sided operations.
     pub(super) fn params(&self, class: u8, data: PrivateData) -> ConnParams {
-        let plain = ConnParams::with_private_data(data);
+        let plain = ConnParams {
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            min_rnr_timer: self.min_rnr_timer,
+            ..ConnParams::with_private_data(data)
+        };
         if class > 0 {
             return plain;
         }
@@ -114,7 +132,7 @@ impl Workshop {
         let sizes = QpConfig {
             send_depth: u32::from(lane.send_depth) + u32::from(nudge),
             recv_depth: u32::from(lane.depth),
-            max_inline: INLINE,
+            max_inline: self.inline,
             ..QpConfig::default()
         };
         let (qp, group) = self.make_qp(&sizes).map_err(|e| e.to_string())?;

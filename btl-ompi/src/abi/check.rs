@@ -15,6 +15,7 @@ const HEADERS: &[&str] = &[
     "opal/mca/btl/btl.h",
     "opal/mca/btl/base/base.h",
     "opal/mca/base/mca_base_var.h",
+    "opal/mca/base/mca_base_pvar.h",
     "opal/mca/hwloc/hwloc-internal.h",
     "mpi.h",
     "opal/mca/rcache/base/base.h",

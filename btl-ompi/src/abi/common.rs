@@ -46,12 +46,23 @@ constants! {
 
     /// Variable type `int`.
     VAR_INT: c_uint = 0 = "MCA_BASE_VAR_TYPE_INT";
+    /// Variable type `unsigned long long`.
+    VAR_UNSIGNED_LONG_LONG: c_uint = 3 = "MCA_BASE_VAR_TYPE_UNSIGNED_LONG_LONG";
     /// Variable type `char *`.
     VAR_STRING: c_uint = 5 = "MCA_BASE_VAR_TYPE_STRING";
+    /// Variable type `bool`.
+    VAR_BOOL: c_uint = 7 = "MCA_BASE_VAR_TYPE_BOOL";
     /// Set before start, readable afterwards.
     VAR_SCOPE_READONLY: c_uint = 1 = "MCA_BASE_VAR_SCOPE_READONLY";
-    /// Shown to tuners by `ompi_info --level 5`.
-    INFO_LVL_5: c_uint = 4 = "OPAL_INFO_LVL_5";
+    /// Shown to every user by `ompi_info`; the other levels follow, up to 9.
+    INFO_LVL_1: c_uint = 0 = "OPAL_INFO_LVL_1";
+
+    /// A performance variable that counts events.
+    PVAR_CLASS_COUNTER: c_int = 6 = "MCA_BASE_PVAR_CLASS_COUNTER";
+    /// It cannot be written.
+    PVAR_READONLY: c_uint = 0x80 = "MCA_BASE_PVAR_FLAG_READONLY";
+    /// It runs from when a handle is made.
+    PVAR_CONTINUOUS: c_uint = 0x100 = "MCA_BASE_PVAR_FLAG_CONTINUOUS";
 
     /// MCA major version.
     MCA_MAJOR: c_int = 2 = "MCA_BASE_VERSION_MAJOR";
@@ -227,6 +238,11 @@ pub(crate) struct RecvCallback {
 pub(crate) type ErrorFn =
     Option<unsafe extern "C" fn(btl: *mut Module, flags: i32, proc_: *mut Proc, info: *mut c_char)>;
 
+/// `mca_base_get_value_fn_t`; the first argument is a `mca_base_pvar_t`, which is not looked into.
+pub(crate) type GetValueFn = Option<
+    unsafe extern "C" fn(pvar: *const c_void, value: *mut c_void, object: *mut c_void) -> c_int,
+>;
+
 /// A function of the module that the component leaves NULL.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
@@ -369,6 +385,22 @@ unsafe extern "C" {
         info_level: c_uint,
         scope: c_uint,
         storage: *mut c_void,
+    ) -> c_int;
+    /// Registers a performance variable, which goes away with the component; negative on errors.
+    pub(crate) fn mca_base_component_pvar_register(
+        component: *const BaseComponent,
+        name: *const c_char,
+        description: *const c_char,
+        verbosity: c_uint,
+        class: c_int,
+        kind: c_uint,
+        enumerator: *mut c_void,
+        bind: c_int,
+        flags: c_uint,
+        get_value: GetValueFn,
+        set_value: *mut c_void,
+        notify: *mut c_void,
+        context: *mut c_void,
     ) -> c_int;
     /// Registers the parameters that every BTL has, with the module's values as defaults.
     pub(crate) fn mca_btl_base_param_register(

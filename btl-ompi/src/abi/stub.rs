@@ -2,7 +2,7 @@
 //! was done with them.
 
 use super::{
-    BaseComponent, Bitmap, Class, Convertor, Framework, IoVec, Module, Proc, Rcache,
+    BaseComponent, Bitmap, Class, Convertor, Framework, GetValueFn, IoVec, Module, Proc, Rcache,
     RcacheResources, RecvCallback, SERIES, TAG_MAX,
 };
 use core::cell::UnsafeCell;
@@ -116,6 +116,26 @@ unsafe extern "C" fn mca_base_component_var_register(
     assert!(!storage.is_null() && !description.is_null());
     // SAFETY: the component passes a NUL-terminated name.
     lock(&REGISTERED).push(unsafe { owned(name) });
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mca_base_component_pvar_register(
+    _component: *const BaseComponent,
+    _name: *const c_char,
+    _description: *const c_char,
+    _verbosity: c_uint,
+    _class: c_int,
+    _kind: c_uint,
+    _enumerator: *mut c_void,
+    _bind: c_int,
+    _flags: c_uint,
+    get_value: GetValueFn,
+    _set_value: *mut c_void,
+    _notify: *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    assert!(get_value.is_some());
     0
 }
 

@@ -18,7 +18,9 @@ use verbs as chosen;
 #[cfg(not(any(feature = "verbs", feature = "fake-transport")))]
 compile_error!("choose what moves the bytes: feature verbs, or fake-transport for tests");
 
-pub(crate) use chosen::{Candidate, Cm, Domain, Port, Region, SelfLink, find};
+pub(crate) use chosen::{
+    Candidate, Cm, Domain, Port, Region, SelfLink, exists, find, host_addresses, published,
+};
 
 /// A buffer of the port.
 pub(crate) type Slot = <Port as btl_core::port::Port>::Slot;
@@ -45,6 +47,33 @@ pub(crate) type Event = btl_core::PortEvent<Port>;
 pub(crate) struct How {
     /// Completions of one completion queue at most.
     pub(crate) cq_depth: u32,
+    /// The first port number to listen on; 0: any.
+    pub(crate) listen_port: u16,
+    /// Bytes up to which a send goes inline; `None`: the driver's own choice.
+    pub(crate) max_inline: Option<u32>,
+    /// Retransmissions of a send.
+    pub(crate) retry_count: u8,
+    /// Retransmissions of the peer's send when no receive is posted.
+    pub(crate) rnr_retry_count: u8,
+    /// How long the peer waits after such a send.
+    pub(crate) min_rnr_timer: u8,
+    /// How long an acknowledgement may take.
+    pub(crate) ack_timeout: u8,
+}
+
+#[cfg(test)]
+impl Default for How {
+    fn default() -> Self {
+        Self {
+            cq_depth: 256,
+            listen_port: 0,
+            max_inline: None,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            min_rnr_timer: 12,
+            ack_timeout: 0,
+        }
+    }
 }
 
 /// An open port with its listeners.
@@ -55,7 +84,7 @@ pub(crate) struct Opened {
     pub(crate) cm: Cm,
     /// Where memory for one-sided operations is registered.
     pub(crate) domain: Domain,
-    /// What peers need to know.
+    /// What peers need to know; `eager` is the caller's.
     pub(crate) published: modex::Rail,
     /// Why processes of this node cannot be reached over it; `None` if they can.
     pub(crate) no_loopback: Option<String>,

@@ -5,9 +5,12 @@ use crate::abi;
 use crate::modex::{self, Carrier, RailAddr};
 use crate::params::PortName;
 use btl_core::rma::{RmaErrorKind, Verb};
-use btl_core::verbs::{self, LoopbackSupport, PortChoice, Selection, Transport, VerbsMemory};
+use btl_core::verbs::{
+    self, LoopbackSupport, OpenError, PortChoice, Selection, Transport, VerbsMemory,
+};
 use btl_core::{Config, RemoteRange};
 use rdma_safe::{Access, Caps, ErrorKind, Foreign, MemoryRegion, ProtectionDomain, Registration};
+use std::net::IpAddr;
 
 pub(crate) use btl_core::verbs::{VerbsCm as Cm, VerbsPort as Port};
 
@@ -28,10 +31,47 @@ pub(crate) fn find(name: Option<&PortName>) -> Result<Vec<Candidate>, String> {
     Ok(choices.into_iter().map(Candidate).collect())
 }
 
+/// Whether there is a device of this name, usable or not.
+pub(crate) fn exists(name: &PortName) -> bool {
+    let selection = Selection { device: Some(name.device.clone()), ..Selection::default() };
+    let found = verbs::find(&selection);
+    !matches!(found, Err(OpenError::NoSuchDevice { .. } | OpenError::NoDevice))
+}
+
+/// Every address of this host.
+pub(crate) fn host_addresses() -> Vec<IpAddr> {
+    verbs::host_addresses().unwrap_or_default()
+}
+
+/// What is published instead of this data; only the test transport has a choice.
+pub(crate) fn published(blob: Vec<u8>) -> Vec<u8> {
+    blob
+}
+
 impl Candidate {
     /// Its name.
     pub(crate) fn name(&self) -> PortName {
         PortName { device: self.0.device().to_owned(), port: Some(self.0.port()) }
+    }
+
+    /// Vendor and part of its device, as ini files name it.
+    pub(crate) fn part(&self) -> (u32, u32) {
+        self.0.part()
+    }
+
+    /// What carries it.
+    pub(crate) fn carrier(&self) -> Carrier {
+        carrier(self.0.transport())
+    }
+
+    /// Keeps the wanted ones of its addresses; returns how many those are.
+    pub(crate) fn keep(&mut self, wanted: impl Fn(IpAddr) -> bool) -> usize {
+        self.0.keep(wanted)
+    }
+
+    /// Takes an answer to whether its device can connect to itself, from the user, and where that was said.
+    pub(crate) fn set_loopback(&self, works: bool, place: String) {
+        self.0.set_loopback(works, place);
     }
 
     /// Opens it: registers its send buffers, listens, starts its thread.
@@ -39,14 +79,23 @@ impl Candidate {
     /// # Errors
     /// What is missing, and what to do.
     pub(crate) fn open(&self, config: &Config, how: &How) -> Result<Opened, String> {
-        let selection = Selection { cq_depth: how.cq_depth, ..Selection::default() };
+        let selection = Selection {
+            listen_port: how.listen_port,
+            cq_depth: how.cq_depth,
+            max_inline: how.max_inline,
+            retry_count: how.retry_count,
+            rnr_retry_count: how.rnr_retry_count,
+            min_rnr_timer: how.min_rnr_timer,
+            ack_timeout: how.ack_timeout,
+            ..Selection::default()
+        };
         let (port, cm, published) =
             verbs::open_port(&self.0, &selection, config).map_err(|e| e.to_string())?;
         let addrs: Vec<RailAddr> = published
             .addrs
             .iter()
             .filter(|at| modex::publishable(at.ip()))
-            .map(|at| RailAddr { at: *at, prefix: 0 })
+            .map(|at| RailAddr { at: *at, prefix: self.0.prefix_of(at.ip()) })
             .collect();
         if addrs.is_empty() {
             return Err(format!(
@@ -59,6 +108,8 @@ impl Candidate {
         let no_loopback = no_loopback(published.loopback, published.loopback_reason);
         let rail = modex::Rail {
             carrier: carrier(published.transport),
+            loopback: no_loopback.is_none(),
+            eager: 0,
             lanes: config.lanes.iter().map(|lane| lane.buffer_size).collect(),
             addrs,
         };
