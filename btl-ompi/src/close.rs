@@ -3,6 +3,7 @@
 use crate::clock::monotonic;
 use crate::opal::{LIFE, say, verbose};
 use crate::rail::{Inner, Rail};
+use btl_core::report::{PeerReport, PeerState};
 use btl_core::{Event, SECOND};
 use std::time::Duration;
 
@@ -18,6 +19,11 @@ pub(crate) fn close(rail: &Rail) {
         rail.close_memory();
         return;
     };
+    if inner.about.report {
+        let left = inner.engine.report().into_iter();
+        let left: Vec<_> = left.filter(matters).collect();
+        inner.reports.extend(left);
+    }
     let start = monotonic();
     let limit = inner.about.t_close.saturating_mul(2).saturating_add(SECOND);
     inner.engine.close(start);
@@ -68,8 +74,16 @@ fn discard(inner: &mut Inner, event: crate::driver::Event) {
     }
 }
 
-/// One line that says what this rail carried.
+/// Whether a peer is worth a line that has none yet.
+fn matters(report: &PeerReport) -> bool {
+    !matches!(report.state, PeerState::Idle | PeerState::Closing)
+}
+
+/// One line for each peer, and one that says what this rail carried.
 fn report(inner: &Inner) {
+    for report in &inner.reports {
+        say(format_args!("peer {report}"));
+    }
     let stats = inner.engine.stats();
     let stalls = &stats.stalls;
     say(format_args!(

@@ -79,7 +79,10 @@ unsafe extern "C" fn del_procs(
             let Some(endpoint) = (unsafe { Endpoint::from_raw(*endpoint) }) else { continue };
             let Some(peer) = endpoint.peer else { continue };
             endpoint.remove();
-            rail.with(|inner| inner.engine.remove_peer(peer));
+            rail.with(|inner| {
+                inner.keep_report(peer);
+                inner.engine.remove_peer(peer);
+            });
         }
         abi::SUCCESS
     })

@@ -176,15 +176,19 @@ impl Plans<'_> {
         }
         self.tell_loopback(&candidate, &said);
         let lanes = self.lanes(&said, &name)?;
-        let config = Config { lanes, ..self.base.clone() };
+        let credit_route = self.route(&said, &name);
+        let config = Config { lanes, credit_route, ..self.base.clone() };
         config.validate().map_err(Declined::loud)?;
         let (first, last) = (config.max_payload(0), config.max_payload(last_lane(&config)));
         let limits = self.asked.fit(register::default_limits(), first, last);
         let limits = limits.map_err(Declined::loud)?;
-        self.route(&said, &name)?;
         let inline = self.params.how.max_inline;
         let of_file = said.max_inline_data.and_then(|setting| setting.value);
-        let how = How { max_inline: inline.or(of_file), ..self.params.how.clone() };
+        let how = How {
+            max_inline: inline.or(of_file),
+            shared_work_queue: said.shared_work_queue.map(|setting| setting.value),
+            ..self.params.how.clone()
+        };
         let mut opened =
             signals::without(|| candidate.open(&config, &how)).map_err(Declined::quiet)?;
         opened.published.eager = u32::try_from(limits.matched() + HEADER).unwrap_or(u32::MAX);
@@ -225,20 +229,15 @@ impl Plans<'_> {
         Ok(plan.lanes)
     }
 
-    /// The lane of credits.
-    fn route(&self, said: &Settings, name: &PortName) -> Result<(), Declined> {
+    /// The lane of credits: as the parameter says, else the device's section.
+    fn route(&self, said: &Settings, name: &PortName) -> CreditRoute {
         let (route, place) = match (self.params.credit_route, &said.credit_route) {
             (Some(route), _) => (route, "btl_verbs_credit_route".to_owned()),
             (None, Some(setting)) => (setting.value, setting.place.to_string()),
             (None, None) => (CreditRoute::OwnLane, "the default".to_owned()),
         };
         verbose!(opal::LIFE, "{name}: credit_route is {route} ({place})");
-        match route {
-            CreditRoute::OwnLane => Ok(()),
-            CreditRoute::FirstLane => Err(Declined::loud(format!(
-                "{place} asks for credit_route = first, which this version does not have: leave it at own"
-            ))),
-        }
+        route
     }
 }
 

@@ -134,6 +134,8 @@ pub(crate) struct Params {
     pub(crate) send: SendSide,
     /// The lane of credits, if the user said which.
     pub(crate) credit_route: Option<CreditRoute>,
+    /// Whether that is used on devices that are known, or feared, to fail with it.
+    pub(crate) force_route: bool,
     /// Ini files, in order.
     pub(crate) files: Vec<String>,
     /// Devices that can, or cannot, connect to themselves.
@@ -175,6 +177,7 @@ impl Raw {
             queues: self.queues()?,
             send: self.send_side()?,
             credit_route: self.credit_route()?,
+            force_route: self.switch(B::CreditRouteForce),
             files: self.files(),
             loopback: self.loopback()?,
             reads: u8::try_from(self.number(N::QpOusRdAtom)).unwrap_or(u8::MAX),
@@ -215,6 +218,7 @@ impl Raw {
             rnr_retry_count: small(N::RnrRetry),
             min_rnr_timer: small(N::MinRnrTimer),
             ack_timeout: small(N::Timeout),
+            shared_work_queue: None,
         }
     }
 
@@ -315,6 +319,7 @@ impl Params {
     pub(crate) fn config(&self, me: ProcName, job: u64) -> Config {
         Config {
             rma_reads: self.reads,
+            force_credit_route: self.force_route,
             t_conn: self.t_conn,
             t_give_up: self.t_give_up,
             t_first: self.t_first,

@@ -18,7 +18,8 @@ use crate::memory::Cache;
 use crate::opal::{Proc, WHY, say, verbose};
 use crate::ops::Ops;
 use crate::pairing::Host;
-use btl_core::{Config, Engine, Nanos};
+use btl_core::report::{PeerReport, PeerState};
+use btl_core::{Config, Engine, Nanos, PeerId};
 use std::cell::UnsafeCell;
 use std::ffi::CString;
 use std::ptr;
@@ -63,8 +64,18 @@ pub(crate) struct Inner {
     pub(crate) own: Option<SelfLink>,
     /// Coarse time.
     pub(crate) clock: Clock,
+    /// What peers that were removed did, for the end, if it is to be told.
+    pub(crate) reports: Vec<PeerReport>,
     /// What this rail is.
     pub(crate) about: About,
+}
+
+impl Inner {
+    /// Keeps what a peer did, if it is to be told at the end and there is anything.
+    pub(crate) fn keep_report(&mut self, peer: PeerId) {
+        let report = self.about.report.then(|| self.engine.report_of(peer)).flatten();
+        self.reports.extend(report.filter(|report| report.state != PeerState::Idle));
+    }
 }
 
 /// What a rail is; does not change while it is open.
@@ -219,6 +230,7 @@ impl Rail {
             endpoints: Endpoints::default(),
             own: None,
             clock: Clock::new(),
+            reports: Vec::new(),
             about,
         };
         *rail.inner.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner);

@@ -19,7 +19,7 @@ fn sent(ports: &str, parameters: &[(&str, &str)], name: &str) -> Vec<(String, u6
     assert_eq!(job.code, Some(0), "{}", job.told());
     let line = |line: &&str| {
         let rest = line.split("btl:verbs: ").nth(1)?;
-        let (port, rest) = rest.split_once(" (")?;
+        let (port, rest) = rest.split_once(" (").filter(|(port, _)| !port.starts_with("peer "))?;
         let number = rest.split("sent ").nth(1)?.split(' ').next()?;
         Some((port.to_owned(), number.parse().ok()?))
     };
@@ -266,6 +266,27 @@ fn a_device_without_queue_pairs_ends_the_job_with_one_message() {
     }
 }
 
+/// One line for each peer and port: how it was reached, over which lanes, and how much it got.
+#[test]
+fn each_peer_has_a_line_in_the_report() {
+    let job = {
+        let parameters = [("btl_verbs_credit_route", "first"), ("btl_verbs_flags", "send")];
+        succeeds(3, &parameters, "ring", &["--iters", "2"])
+    };
+    let lines: Vec<_> =
+        job.said().into_iter().filter(|line| line.contains("btl:verbs: peer rank ")).collect();
+    assert!((4..=6).contains(&lines.len()), "each process and its neighbours: {}", job.told());
+    for words in [
+        "lanes 0: 12288 B x 16",
+        "1: 65536 B x 4",
+        "credit route first (both sides asked for it)",
+        "transport 255 over fake0:1",
+    ] {
+        assert!(lines.iter().all(|line| line.contains(words)), "{words}: {}", job.told());
+    }
+    assert!(lines.iter().all(|line| line.contains("; sent ")), "{}", job.told());
+}
+
 #[test]
 fn the_main_counters_can_be_read_through_mpi_t() {
     let job = succeeds(2, &[], "counters", &["--messages", "50"]);
@@ -276,9 +297,11 @@ fn the_main_counters_can_be_read_through_mpi_t() {
 #[test]
 fn a_rank_that_dies_ends_the_job() {
     let die = program("die");
-    for (how, words) in
-        [("0", &["MPI_ABORT"][..]), ("1", &["signal 9", "goodbye"]), ("2", &["goodbye", "exited"])]
-    {
+    for (how, words) in [
+        ("0", &["MPI_ABORT", "goodbye"][..]),
+        ("1", &["signal 9", "goodbye"]),
+        ("2", &["goodbye", "exited"]),
+    ] {
         let job = mpirun(3, &[], Path::new(&die), &["--how", how]);
         assert!(job.code.is_some_and(|code| code != 0 && code != 124), "{how}: {}", job.told());
         let text = format!("{}{}", job.stdout, job.stderr);

@@ -149,7 +149,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if !known {
             self.io.events.push_back(Event::NewPeer { peer, name: up.name });
         }
-        self.adopt(peer, up);
+        if self.agrees(peer, up.class, up.lane.agreed.peer_buffer_size) {
+            self.adopt(peer, up);
+            return;
+        }
+        let conn = up.conn;
+        drop(up);
+        self.cm.request(CmRequest::Disconnect { conn });
+        let fault = ConnectFault::BadAnswer(RejectReason::Limits);
+        self.fail_peer(peer.index, FaultKind::Connect(fault));
     }
 
     /// The connection manager has one connection per lane: when there is a newer one, the older
@@ -168,13 +176,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Makes a lane of a connection.
     fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
         let LaneUp { class, role, announced, conn, lane: up, .. } = up;
-        if !self.agrees(peer, class, up.agreed.peer_buffer_size) {
-            drop(up);
-            self.cm.request(CmRequest::Disconnect { conn });
-            let fault = ConnectFault::BadAnswer(RejectReason::Limits);
-            self.fail_peer(peer.index, FaultKind::Connect(fault));
-            return;
-        }
         let id = self.lane_id();
         let reads = up.qp.max_reads();
         if let Err(error) = self.io.port.attach(id, up.qp) {

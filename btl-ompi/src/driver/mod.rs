@@ -59,6 +59,8 @@ pub(crate) struct How {
     pub(crate) min_rnr_timer: u8,
     /// How long an acknowledgement may take.
     pub(crate) ack_timeout: u8,
+    /// Whether sends and receives share one ring; `None`: as the table of devices says.
+    pub(crate) shared_work_queue: Option<bool>,
 }
 
 #[cfg(test)]
@@ -72,6 +74,7 @@ impl Default for How {
             rnr_retry_count: 7,
             min_rnr_timer: 12,
             ack_timeout: 0,
+            shared_work_queue: None,
         }
     }
 }

@@ -87,6 +87,7 @@ impl Candidate {
             rnr_retry_count: how.rnr_retry_count,
             min_rnr_timer: how.min_rnr_timer,
             ack_timeout: how.ack_timeout,
+            shared_work_queue: how.shared_work_queue,
             ..Selection::default()
         };
         let (port, cm, published) =

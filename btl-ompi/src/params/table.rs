@@ -93,6 +93,8 @@ pub(crate) enum B {
     WarnNonexistentIf,
     /// Peers in other networks are reached over routers.
     AllowDifferentSubnets,
+    /// Credits go where a device may lose messages for it.
+    CreditRouteForce,
 }
 
 /// Indices into [`TEXTS`].
@@ -274,7 +276,7 @@ pub(crate) const NUMBERS: [Number; 17] = [
 ];
 
 /// All switches, in the order of [`B`].
-pub(crate) const SWITCHES: [Switch; 3] = [
+pub(crate) const SWITCHES: [Switch; 4] = [
     Switch {
         name: "warn_no_device_params_found\0",
         help: "Whether a device that no file of device_param_files names is worth a line (it works without)\0",
@@ -292,6 +294,13 @@ pub(crate) const SWITCHES: [Switch; 3] = [
         help: "Whether a peer that shares no network with a port is reached over routers all the same\0",
         default: false,
         level: 5,
+    },
+    Switch {
+        name: "credit_route_force\0",
+        help: "Whether credit_route = first is used on iWARP and on devices that work off receives behind sends, where \
+               it can end connections\0",
+        default: false,
+        level: 9,
     },
 ];
 
