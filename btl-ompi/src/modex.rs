@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// First bytes of every blob.
 const MAGIC: [u8; 4] = *b"rsBT";
 /// The format written here.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes of a rail's record before its lists, without the length field.
 const RAIL_FIXED: usize = 8;
 /// Flag: the device can connect to its own address.

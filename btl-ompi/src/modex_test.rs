@@ -48,20 +48,35 @@ const BLOB_OF_VERSION_1: &[u8] = &[
     4, 24, 0xff, 0xff, 10, 78, 0, 1,
 ];
 
+/// As above, with what the device can and the size of eager messages.
+const BLOB_OF_VERSION_2: &[u8] = &[
+    b'r', b's', b'B', b'T', 2, 2, // version, rails
+    0, 44, 3, 2, 2, 1, // bytes, iWARP, addresses, lanes, flags
+    0, 0, 48, 0, // eager
+    0, 0, 48, 0, 0, 1, 0, 0, // buffers
+    4, 24, 0x12, 0x67, 10, 77, 0, 1, //
+    6, 64, 0x12, 0x68, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, //
+    0, 24, 2, 1, 2, 0, // bytes, RoCE, addresses, lanes, flags
+    0, 0, 8, 0, // eager
+    0, 0, 48, 0, 0, 1, 0, 0, // buffers
+    4, 24, 0xff, 0xff, 10, 78, 0, 1,
+];
+
 #[test]
-fn the_blob_of_version_1_is_these_bytes() {
-    assert_eq!((VERSION, encode(&sample()).as_deref()), (1, Ok(BLOB_OF_VERSION_1)));
-    assert_eq!(decode(BLOB_OF_VERSION_1), Ok(sample()));
+fn the_blob_of_version_2_is_these_bytes() {
+    assert_eq!((VERSION, encode(&sample()).as_deref()), (2, Ok(BLOB_OF_VERSION_2)));
+    assert_eq!(decode(BLOB_OF_VERSION_2), Ok(sample()));
 }
 
 #[test]
 fn blobs_of_other_versions_are_refused_by_name() {
+    assert_eq!(decode(BLOB_OF_VERSION_1), Err(ModexError::Version(1)));
     for version in (0..=255).filter(|version| *version != VERSION) {
-        let mut blob = BLOB_OF_VERSION_1.to_vec();
+        let mut blob = BLOB_OF_VERSION_2.to_vec();
         blob[4] = version;
         let error = decode(&blob).expect_err("another version");
         assert_eq!(error, ModexError::Version(version));
-        assert!(error.to_string().contains(&format!("writes format {version}, this one reads 1")));
+        assert!(error.to_string().contains(&format!("writes format {version}, this one reads 2")));
     }
 }
 
