@@ -35,7 +35,8 @@ pub(crate) fn node(rank: u32) -> Outcome<Node> {
     let config = Config::new(name, JOB);
     let context = Device::by_name("fake0")?.open()?;
     let device = context.name().to_owned();
-    let addr = LocalAddress { device, port: 1, netdev: "fake".into(), addr: ADDR, scope_id: 0 };
+    let netdev = "fake".to_owned();
+    let addr = LocalAddress { device, port: 1, netdev, addr: ADDR, prefix: 24, scope_id: 0 };
     let choice = PortChoice::new(context, 1, vec![addr])?;
     let selection = Selection { cq_depth: CQ_DEPTH, ..Selection::default() };
     let (port, cm, published) = open_port(&choice, &selection, &config)?;
