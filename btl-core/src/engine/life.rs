@@ -187,7 +187,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             self.fail_peer(peer.index, FaultKind::Lane { class, error });
             return;
         }
-        let room = self.class_mut(peer, class).map_or(0, |class| class.room);
         let ctl_frag = self.control_frag(up.hello_addr.unwrap_or(0), class);
         let mut acct = up.acct;
         acct.set_id(id);
@@ -198,7 +197,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             peer: peer.index,
             peer_id: self.endpoint_mut(peer).map_or(peer, |endpoint| endpoint.id),
             class,
-            room,
+            room: self.room_of(peer, class),
             role,
             conn,
             hello: HelloInfo { class, generation: up.agreed.generation },

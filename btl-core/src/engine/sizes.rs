@@ -46,6 +46,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         true
     }
 
+    /// Payload bytes that fit the peer's buffers of a class.
+    pub(super) fn room_of(&mut self, peer: PeerId, class: u8) -> u32 {
+        self.class_mut(peer, class).map_or(0, |class| class.room)
+    }
+
     /// Payload bytes of the largest message to a peer: less than [`max_send_size`](Engine::max_send_size) where
     /// [its buffers are smaller](Engine::set_peer_lanes).
     pub fn max_send_size_to(&self, peer: PeerId) -> usize {
