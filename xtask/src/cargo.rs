@@ -114,6 +114,30 @@ pub(crate) fn build_btl(series: Series) -> Result<PathBuf> {
     build_btl_by(series, cargo, &[])
 }
 
+/// As [`build_btl`], with nothing of this machine's folders in the file, which is made in a target
+/// folder of its own.
+///
+/// # Errors
+/// As there.
+pub(crate) fn build_btl_for_others(series: Series) -> Result<PathBuf> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| paths::home().map(|home| home.join(".cargo")));
+    let renamed = [(Some(paths::root()), "rdma-safe"), (home, "cargo")];
+    let flags: Vec<String> = renamed
+        .iter()
+        .filter_map(|(from, to)| {
+            Some(format!("--remap-path-prefix={}={to}", from.as_ref()?.display()))
+        })
+        .collect();
+    let cargo = || {
+        let mut cargo = cargo();
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        cargo
+    };
+    let target = paths::target().join("for-others").display().to_string();
+    build_btl_by(series, cargo, &["--target-dir", &target])
+}
+
 fn build_btl_by(series: Series, cargo: impl Fn() -> Command, more: &[&str]) -> Result<PathBuf> {
     let mut args = vec!["build", "--release", "--package", "btl-ompi"];
     args.extend(series.feature().into_iter().flat_map(|feature| ["--features", feature]));

@@ -8,6 +8,7 @@ mod bindings;
 mod cargo;
 mod demo;
 mod deps;
+mod dist;
 mod doctor;
 mod exec;
 mod guest;
@@ -48,6 +49,8 @@ enum Verb {
     Guest(guest::Verb),
     /// Build mca_btl_verbs.so and put it where Open MPI finds it
     InstallBtl(install::Args),
+    /// Pack the BTL for administrators: an archive for each series of Open MPI
+    Dist(dist::Args),
     /// Generate the raw bindings from the installed headers again
     Bindings,
     /// Check the rules of structure and style, and that what lists of rules name exists
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Verb::Sim(args) => sim::run(&args),
         Verb::Guest(verb) => guest::run_verb(verb),
         Verb::InstallBtl(args) => install::run(&args),
+        Verb::Dist(args) => dist::run(&args),
         Verb::Bindings => bindings::run(),
         Verb::Tidy(args) => tidy::run(&args),
         Verb::Doctor(args) => doctor::run(&args),

@@ -51,7 +51,7 @@ cd "$CWD" || give_up "the working folder $CWD is not there"
 enter=()
 if [ -n "$ROOT" ]; then
     said=$(make_root "$work/other" 2>&1) || give_up "the root $ROOT could not be made: ${said//$'\n'/ }"
-    enter=(chroot "$work/other/root")
+    enter=(chroot "$work/other/linux" env --chdir="$CWD")
 fi
 if [ "$SHELL_MODE" = 1 ]; then
     "${enter[@]}" bash

@@ -40,7 +40,7 @@ cd "$CWD" || give_up "the working folder $CWD is not there"
 enter=()
 if [ -n "$ROOT" ]; then
     make_root /run/other 2>/run/make.log || give_up "the root $ROOT could not be made: $(tr '\n' ' ' </run/make.log)"
-    enter=(chroot /run/other/linux)
+    enter=(chroot /run/other/linux env --chdir="$CWD")
 fi
 
 if [ "$SHELL_MODE" = 1 ]; then

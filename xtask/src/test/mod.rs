@@ -3,6 +3,7 @@
 mod asan;
 mod bad;
 mod count;
+mod dist;
 mod doctor;
 mod examples;
 mod full;

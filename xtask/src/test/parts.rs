@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Bench, Count, Part, asan, bad, doctor, examples, full, fuzz, mpi, ompi, storm, tsan};
+use super::{
+    Bench, Count, Part, asan, bad, dist, doctor, examples, full, fuzz, mpi, ompi, storm, tsan,
+};
 use crate::deps::{self, Group};
 use crate::guest::{Device, Job, KERNEL_TROUBLE};
 use crate::ompi::Series;
@@ -48,6 +50,7 @@ pub(crate) const ALL: &[Part] = &[
         "the component against the headers of its Open MPI, and who refuses it",
         ompi::run,
     ),
+    mpi_part("dist", "the archive for administrators, installed and removed", dist::run),
     mpi_part("mpi-siw", "MPI programs over the BTL on soft iWARP", |bench| {
         mpi::run(bench, Device::Siw)
     }),
