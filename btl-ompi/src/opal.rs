@@ -117,6 +117,17 @@ impl Proc {
         NonNull::new(abi::opal_proc_local_get()).map(Self)
     }
 
+    /// Open MPI's record of a process of this or a connected job. No lock may be held.
+    pub(crate) fn of(name: ProcName) -> Option<Self> {
+        type Lookup = unsafe extern "C" fn(name: abi::ProcessName) -> *mut abi::Proc;
+        let jobid = u32::try_from(name.job).ok()?;
+        let lookup = abi::symbol(c"opal_proc_for_name")?.cast::<Option<Lookup>>();
+        // SAFETY: a variable of libopen-pal with a function of this type, set when MPI starts.
+        let lookup = unsafe { lookup.read() }?;
+        // SAFETY: Open MPI's own function; any name may be asked for.
+        NonNull::new(unsafe { lookup(abi::ProcessName { jobid, vpid: name.rank }) }).map(Self)
+    }
+
     fn get(&self) -> &abi::Proc {
         // SAFETY: by the contract of `new`; names and locality do not change after the record was
         // made.

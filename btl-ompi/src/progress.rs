@@ -21,6 +21,7 @@ enum Upcall {
     /// A message.
     Receive {
         tag: u8,
+        peer: PeerId,
         /// Open MPI's handle of the sender; NULL when it has none.
         from: *mut abi::BtlEndpoint,
         buf: RecvBuf<Slot>,
@@ -133,7 +134,7 @@ fn next(inner: &mut Inner) -> Step {
 fn translate(inner: &mut Inner, event: driver::Event) -> Option<Upcall> {
     match event {
         Event::Message { peer, tag, buf } => {
-            return Some(Upcall::Receive { tag, from: inner.endpoints.handle(peer), buf });
+            return Some(Upcall::Receive { tag, peer, from: inner.endpoints.handle(peer), buf });
         }
         Event::Sent { peer, cookie, buf, result } => {
             let fault = match result {
@@ -282,7 +283,9 @@ fn settle(inner: &mut Inner, after: After) {
 /// here.
 fn make(rail: &Rail, upcall: Upcall) -> After {
     match upcall {
-        Upcall::Receive { tag, from, mut buf } => {
+        Upcall::Receive { tag, peer, from, mut buf } => {
+            let from =
+                if from.is_null() && abi::TELLS_SENDER { introduce(rail, peer) } else { from };
             receive(rail, tag, from, &mut buf);
             After::Release(buf)
         }
@@ -330,6 +333,21 @@ fn call_back(rail: &Rail, whom: Whom, status: c_int) {
         // SAFETY: Open MPI's own function, with what it was given for it.
         unsafe { done(rail.module(), endpoint, local, handle, context, data, status) };
     }
+}
+
+/// The handle of a sender that Open MPI has not asked for: since 5.0 a receiver may answer to it (its
+/// one-sided communication in messages does, and ends the program without one). NULL when Open MPI
+/// does not know the process, or is done with it.
+fn introduce(rail: &Rail, peer: PeerId) -> *mut abi::BtlEndpoint {
+    let name = rail.with(|inner| match inner.endpoints.of(peer) {
+        Some(_) => None,
+        None => inner.engine.peer_name(peer),
+    });
+    // No lock is held here: Open MPI may make a record of the process.
+    let known = name.flatten().and_then(|name| Some((name, Proc::of(name)?)));
+    known
+        .and_then(|(name, proc_)| rail.with(|inner| inner.endpoints.add(peer, name, proc_)))
+        .unwrap_or(std::ptr::null_mut())
 }
 
 fn receive(rail: &Rail, tag: u8, from: *mut abi::BtlEndpoint, buf: &mut RecvBuf<Slot>) {

@@ -50,6 +50,9 @@ pub(crate) struct ReceiveDescriptor {
     cbdata: *mut c_void,
 }
 
+/// Whether receivers are told from whom a message is.
+pub(crate) const TELLS_SENDER: bool = true;
+
 /// `mca_btl_base_module_recv_cb_fn_t`.
 pub(crate) type RecvFn = unsafe extern "C" fn(btl: *mut Module, des: *const ReceiveDescriptor);
 

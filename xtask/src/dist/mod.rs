@@ -69,12 +69,11 @@ pub(crate) fn pack(series: Series, library: &Path, out: &Path) -> Result<PathBuf
         fs::copy(&from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     }
     for (file, text, mode) in [
-        ("README", include_str!("README.txt"), 0o644),
-        ("install", include_str!("install.sh"), 0o755),
+        ("README", filled(include_str!("README.txt"), series, "DIR")?, 0o644),
+        ("install", filled(include_str!("install.sh"), series, "$folder")?, 0o755),
     ] {
         let path = dir.join(file);
-        fs::write(&path, filled(text, series)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     }
     fs::set_permissions(&component, fs::Permissions::from_mode(0o644))?;
@@ -110,19 +109,19 @@ fn commit_time() -> Result<u64> {
     text.trim().parse().context("git log printed no time")
 }
 
-/// A template with what belongs to the series.
-fn filled(text: &str, series: Series) -> Result<String> {
+/// A template with what belongs to the series; `folder` stands for where the component is.
+fn filled(text: &str, series: Series, folder: &str) -> Result<String> {
     let old = series == Series::V41;
     let elsewhere = match series.launcher_hides_folders() {
-        true => "--mca mca_base_component_path $folder ",
-        false => "",
+        true => format!("--mca mca_base_component_path {folder} "),
+        false => String::new(),
     };
     let note = match series.launcher_hides_folders() {
         true => {
-            "$folder is where the component was installed: programs started by the mpirun of this series look for\n\
-             components only where they are told. It may print that PMIx finds nothing there, which is harmless.\n"
+            "\nDIR is the folder that the component was installed into: programs that the mpirun of this series starts look\n\
+             for components only where they are told. PMIx then says that the file \"has bad prefix\", which is harmless.\n\n"
         }
-        false => "",
+        false => "\n",
     };
     let mut text = text.to_owned();
     for (name, value) in [
@@ -133,7 +132,7 @@ fn filled(text: &str, series: Series) -> Result<String> {
         ("@SHOW@", if old { "1" } else { "all" }),
         ("@SM@", series.shared_memory()),
         ("@OSC@", if old { "--mca osc ^ucx " } else { "" }),
-        ("@ELSEWHERE@", elsewhere),
+        ("@ELSEWHERE@", &*elsewhere),
         ("@NOTE@\n", note),
     ] {
         text = text.replace(name, value);

@@ -89,13 +89,13 @@ impl Series {
 
     /// The value of `mca_base_component_path` that adds `dir`. It comes first, so that the component
     /// in it is taken before an installed one; and a folder that cannot be opened ends Open MPI's
-    /// search, which the user's own (it may not exist) would do to what stands behind it. The launcher
-    /// of 5.0 gives the parameter to PMIx too, which knows no words for folders; Open MPI's own
-    /// components are in its libraries there.
+    /// search, which the user's own (it may not exist) would do to what stands behind it. Since 5.0
+    /// PMIx reads the parameter too, and knows no words for folders; Open MPI's own components are in
+    /// its libraries there.
     pub(crate) fn search_path(self, dir: &Path) -> String {
         match self {
-            Self::V50 => dir.display().to_string(),
-            Self::V41 | Self::V60 => format!("{}:SYSTEM_DEFAULT:USER_DEFAULT", dir.display()),
+            Self::V41 => format!("{}:SYSTEM_DEFAULT:USER_DEFAULT", dir.display()),
+            Self::V50 | Self::V60 => dir.display().to_string(),
         }
     }
 }

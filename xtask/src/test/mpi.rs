@@ -194,7 +194,8 @@ pub(super) fn run_brief(bench: &mut Bench, device: Device) -> Result<Count> {
     let newer = if bench.ompi == Series::V41 { &[] } else { CASES_MPI4 };
     let here = CASES.iter().chain(newer).filter(wanted).chain(large.first());
     let here = here.map(|case| (Place::Here, case));
-    let across = ACROSS.first().map(|case| (Place::Across, case));
+    let four = Case { ranks: 4, carried: &[], ..WINDOWS_SIW };
+    let across = ACROSS.first().into_iter().chain([&four]).map(|case| (Place::Across, case));
     let cases: Vec<_> = here.chain(across).collect();
     run_cases(bench, device, &cases)
 }

@@ -43,6 +43,9 @@ pub(crate) struct Proc {
     pub(crate) hostname: *const c_char,
 }
 
+/// Whether receivers are told from whom a message is.
+pub(crate) const TELLS_SENDER: bool = false;
+
 /// `mca_btl_base_module_recv_cb_fn_t`.
 pub(crate) type RecvFn =
     unsafe extern "C" fn(btl: *mut Module, tag: u8, des: *mut Descriptor, cbdata: *mut c_void);
