@@ -2,6 +2,7 @@
 //!
 //! The lists below are meant to be edited, together with the reason for it.
 
+mod commands;
 mod places;
 mod rules;
 mod soundness;
@@ -134,6 +135,7 @@ pub(crate) fn check() -> Result<Vec<(&'static str, Vec<String>)>> {
     let mut all: Vec<_> = RULES.iter().map(|(name, rule)| (*name, found(*rule))).collect();
     all.extend(soundness::check(&files));
     all.extend(rules::check(&files));
+    all.push(("every command of xtask in a document exists", commands::check(&files)));
     Ok(all)
 }
 

@@ -108,6 +108,11 @@ impl Bench {
     }
 }
 
+/// The names of all parts.
+pub(crate) fn part_names() -> impl Iterator<Item = &'static str> {
+    parts::ALL.iter().map(|part| part.name)
+}
+
 /// Runs the parts; a part that could not run counts as one failure.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.list {
