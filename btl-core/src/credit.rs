@@ -164,7 +164,7 @@ impl Ledger {
     }
 
     /// The only way to a [`PostedRecv`]: `post` accepted the slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post<S, E>(
         &mut self,
         slot: S,

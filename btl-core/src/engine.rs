@@ -515,8 +515,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     #[inline(always)]
     pub fn poll(&mut self, now: Nanos) -> Option<PortEvent<P>> {
         self.now = now;
-        if self.is_quiet() && self.io.port.is_idle() && self.has_nothing(now) && !self.cm.has_news()
-        {
+        // What the port takes in on the way stays with it until it is polled.
+        if self.io.port.is_idle() && self.has_nothing(now) && !self.cm.has_news() {
             self.since_cm = 0;
             return None;
         }

@@ -168,7 +168,7 @@ impl LaneAcct {
     }
 
     /// Posts a receive on this lane and enters it in this lane's ledger.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_recv<P: Port>(
         &mut self,
         port: &mut P,

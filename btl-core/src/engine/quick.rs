@@ -146,8 +146,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Whether nothing of this side waits for its time.
     #[inline(always)]
     pub(super) fn has_nothing(&self, now: Nanos) -> bool {
-        let Io { hangups, retry, elsewhere, .. } = &self.io;
-        hangups.len() | retry.len() | elsewhere.len() == 0 && now < self.next_timer
+        let Io { events, hangups, retry, elsewhere, .. } = &self.io;
+        let chores = events.len() | hangups.len() | retry.len() | elsewhere.len();
+        chores == 0 && now < self.next_timer
     }
 }
 
