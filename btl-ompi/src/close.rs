@@ -21,7 +21,8 @@ pub(crate) fn close(rail: &Rail) {
     };
     if inner.about.report {
         let left = inner.engine.report().into_iter();
-        let left: Vec<_> = left.filter(matters).collect();
+        let left: Vec<_> =
+            left.filter(|report| report.state != PeerState::Closing && matters(report)).collect();
         inner.reports.extend(left);
     }
     let start = monotonic();
@@ -74,9 +75,13 @@ fn discard(inner: &mut Inner, event: crate::driver::Event) {
     }
 }
 
-/// Whether a peer is worth a line that has none yet.
-fn matters(report: &PeerReport) -> bool {
-    !matches!(report.state, PeerState::Idle | PeerState::Closing)
+/// Whether a peer is worth a line: it is connected, or something was sent, received or done. Who said goodbye first is
+/// idle by now.
+pub(crate) fn matters(report: &PeerReport) -> bool {
+    let stats = &report.stats;
+    let carried =
+        [stats.messages_sent, stats.messages_received, stats.puts, stats.gets, stats.atomics];
+    report.state != PeerState::Idle || carried.iter().any(|n| *n > 0)
 }
 
 /// One line for each peer, and one that says what this rail carried.

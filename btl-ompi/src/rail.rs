@@ -18,7 +18,7 @@ use crate::memory::Cache;
 use crate::opal::{Proc, WHY, say, verbose};
 use crate::ops::Ops;
 use crate::pairing::Host;
-use btl_core::report::{PeerReport, PeerState};
+use btl_core::report::PeerReport;
 use btl_core::{Config, Engine, Nanos, PeerId};
 use std::cell::UnsafeCell;
 use std::ffi::CString;
@@ -74,7 +74,7 @@ impl Inner {
     /// Keeps what a peer did, if it is to be told at the end and there is anything.
     pub(crate) fn keep_report(&mut self, peer: PeerId) {
         let report = self.about.report.then(|| self.engine.report_of(peer)).flatten();
-        self.reports.extend(report.filter(|report| report.state != PeerState::Idle));
+        self.reports.extend(report.filter(crate::close::matters));
     }
 }
 

@@ -275,14 +275,14 @@ fn each_peer_has_a_line_in_the_report() {
     };
     let lines: Vec<_> =
         job.said().into_iter().filter(|line| line.contains("btl:verbs: peer rank ")).collect();
-    assert!((4..=6).contains(&lines.len()), "each process and its neighbours: {}", job.told());
+    assert_eq!(lines.len(), 6, "each process and its neighbours: {}", job.told());
     for words in [
         "lanes 0: 12288 B x 16",
         "1: 65536 B x 4",
         "credit route first (both sides asked for it)",
         "transport 255 over fake0:1",
     ] {
-        assert!(lines.iter().all(|line| line.contains(words)), "{words}: {}", job.told());
+        assert!(lines.iter().any(|line| line.contains(words)), "{words}: {}", job.told());
     }
     assert!(lines.iter().all(|line| line.contains("; sent ")), "{}", job.told());
 }

@@ -53,6 +53,24 @@ const CASES: &[Case] = &[
         says: &["no RDMA device \"nosuch0\"", "there are: DEV"],
     },
     Case {
+        what: "a device that is said not to loop back",
+        script: r#"export OMPI_MCA_btl_verbs_loopback=DEV=no; exec "$@""#,
+        device: true,
+        says: &["DEV lacks the flag LOOPBACK", "btl_verbs_loopback DEV=yes"],
+    },
+    Case {
+        what: "lanes in a syntax of their own",
+        script: r#"export OMPI_MCA_btl_verbs_receive_queues=P,12288,16:Q,65536; exec "$@""#,
+        device: true,
+        says: &["entry 2", "Q,65536", "P,12288,16:P,65536,4"],
+    },
+    Case {
+        what: "a parameter that is no number",
+        script: r#"export OMPI_MCA_btl_verbs_cq_size=many; exec "$@""#,
+        device: true,
+        says: &["btl_verbs_cq_size", "not a number"],
+    },
+    Case {
         what: "a parameter out of range",
         script: r#"export OMPI_MCA_btl_verbs_cq_size=1; exec "$@""#,
         device: true,
