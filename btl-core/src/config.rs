@@ -10,7 +10,7 @@ pub const MAX_LANES: usize = 8;
 /// Smallest buffer of a lane, in bytes: every control message fits.
 pub const MIN_BUFFER: u32 = 256;
 /// Largest buffer of a lane, in bytes.
-pub const MAX_BUFFER: u32 = 1 << 30;
+pub const MAX_BUFFER: u32 = 1 << 24;
 /// Most receives (or sends) of a lane.
 pub const MAX_DEPTH: u16 = 4096;
 
@@ -26,6 +26,64 @@ pub struct LaneConfig {
     pub send_depth: u16,
     /// Send buffers of this size, shared by all peers of the process.
     pub send_slots: u32,
+}
+
+/// How lanes that fail are made anew. All limits count from the failure, and begin anew when a message got through (or,
+/// with nothing under way, when the new connection lasted for [`backoff_max`](Recovery::backoff_max)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Most connects and dials of a lane before its peer has failed. Default 16.
+    pub attempts: u32,
+    /// First pause between two of them; it doubles up to `backoff_max`. Default 10 ms.
+    pub backoff_min: Nanos,
+    /// Longest pause. Default 2 s.
+    pub backoff_max: Nanos,
+    /// After this long without a connection the peer has failed. Default 60 s.
+    pub t_recover: Nanos,
+    /// A message that was delivered is acknowledged within this time (and the time to the next poll) also when nothing
+    /// else is sent to the peer. Default 100 µs.
+    pub t_ack: Nanos,
+}
+
+impl Default for Recovery {
+    fn default() -> Recovery {
+        Recovery {
+            attempts: 16,
+            backoff_min: SECOND / 100,
+            backoff_max: 2 * SECOND,
+            t_recover: 60 * SECOND,
+            t_ack: SECOND / 10_000,
+        }
+    }
+}
+
+impl Recovery {
+    /// The pause before connect number `tries`, from 0.
+    pub(crate) fn pause(&self, tries: u32) -> Nanos {
+        let doubled = 1u64.checked_shl(tries.saturating_sub(1)).unwrap_or(u64::MAX);
+        let pause = self.backoff_min.saturating_mul(doubled).min(self.backoff_max);
+        if tries == 0 { 0 } else { pause }
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let check = |what, value: u64, ok: bool, allowed| {
+            if ok { Ok(()) } else { Err(Error::Config { what, value, allowed }) }
+        };
+        let attempts = u64::from(self.attempts);
+        check("recover.attempts", attempts, attempts > 0, "at least 1")?;
+        for (what, t) in [
+            ("recover.backoff_min", self.backoff_min),
+            ("recover.backoff_max", self.backoff_max),
+            ("recover.t_recover", self.t_recover),
+        ] {
+            let ok = (SECOND / 1000..=86_400 * SECOND).contains(&t);
+            check(what, t, ok, "1 ms to 1 day, in nanoseconds")?;
+        }
+        let ok = self.backoff_min <= self.backoff_max;
+        check("recover.backoff_min", self.backoff_min, ok, "at most recover.backoff_max")?;
+        let ok = (1000..=SECOND).contains(&self.t_ack);
+        check("recover.t_ack", self.t_ack, ok, "1 µs to 1 s, in nanoseconds")
+    }
 }
 
 /// Settings of an engine and of the connection machine that serves it.
@@ -49,6 +107,9 @@ pub struct Config {
     pub credit_route: CreditRoute,
     /// Uses that route also where the device is known to lose messages with it, or may.
     pub force_credit_route: bool,
+    /// Makes lanes that fail anew, so that no message is lost or comes twice; `None` (the default): the peer has failed
+    /// then. Both sides must have it, else neither does: [`Engine::recovers`](crate::Engine::recovers).
+    pub recover: Option<Recovery>,
     /// Limit of one dial, and of an accept.
     pub t_conn: Nanos,
     /// After this long without a connection, a wanted lane has failed.
@@ -116,6 +177,16 @@ pub struct Sabotage {
     pub release_early: bool,
     /// Puts travel on the last lane, beside the messages that tell of them.
     pub puts_on_last_lane: bool,
+    /// With recovery: everything that was not acknowledged is sent again, whatever the peer says it has.
+    pub forget_delivered: bool,
+    /// With recovery: sends are over when the device is done with them.
+    pub acked_too_early: bool,
+    /// With recovery: nothing is sent again.
+    pub resend_nothing: bool,
+    /// With recovery: puts are made again though the peer has a message that was sent after them.
+    pub repeat_puts: bool,
+    /// With recovery: nobody acknowledges what was not followed by more traffic.
+    pub no_tail_acks: bool,
 }
 
 impl Config {
@@ -135,6 +206,7 @@ impl Config {
             rma_reads: 16,
             credit_route: CreditRoute::OwnLane,
             force_credit_route: false,
+            recover: None,
             t_conn: 60 * SECOND,
             t_give_up: 300 * SECOND,
             t_first: 30 * SECOND,
@@ -163,6 +235,11 @@ impl Config {
         self.send_slots().saturating_add(self.rma_ops)
     }
 
+    /// Events of messages that may be over all at once: those that a peer acknowledges.
+    pub(crate) fn acked_entries(&self) -> usize {
+        self.recover.map_or(0, |_| self.message_entries() as usize)
+    }
+
     /// Checks every value against its limits.
     ///
     /// # Errors
@@ -177,7 +254,7 @@ impl Config {
         for lane in &self.lanes {
             let size = lane.buffer_size;
             let fits = (MIN_BUFFER..=MAX_BUFFER).contains(&size);
-            check("a lane's buffer_size", u64::from(size), fits, "256 bytes to 1 GiB")?;
+            check("a lane's buffer_size", u64::from(size), fits, "256 bytes to 16 MiB")?;
             check(
                 "a lane's buffer_size",
                 u64::from(size),
@@ -196,6 +273,7 @@ impl Config {
         let ops = u64::from(self.rma_ops);
         check("rma_ops", ops, ops <= 1 << 20, "at most 1048576")?;
         check("rma_reads", u64::from(self.rma_reads), self.rma_reads > 0, "at least 1")?;
+        self.recover.iter().try_for_each(Recovery::validate)?;
         check(
             "max_accepting",
             u64::from(self.max_accepting),
@@ -266,6 +344,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pauses_double_up_to_their_limit() {
+        let recovery = Recovery::default();
+        recovery.validate().unwrap();
+        let ms: Vec<u64> = (0..4).map(|n| recovery.pause(n) / (SECOND / 1000)).collect();
+        assert_eq!(ms, [0, 10, 20, 40]);
+        assert_eq!(recovery.pause(1000), recovery.backoff_max);
+    }
+
+    #[test]
     fn defaults_are_valid_and_every_limit_is_named() {
         let good = Config::new(ProcName { job: 1, rank: 0 }, 1);
         good.validate().unwrap();
@@ -274,7 +361,10 @@ mod tests {
         assert_eq!(good.class_for(12288 - 7), Some(1));
         assert_eq!(good.class_for(65536 - 7), None);
         type Change = fn(&mut Config);
-        let breaks: [(&str, Change); 14] = [
+        fn recovery(c: &mut Config) -> &mut Recovery {
+            c.recover.get_or_insert_default()
+        }
+        let breaks: [(&str, Change); 18] = [
             ("number of lanes", |c| c.lanes.clear()),
             ("number of lanes", |c| c.lanes = vec![c.lanes[0]; 9]),
             ("buffer_size", |c| c.lanes[0].buffer_size = 255),
@@ -289,6 +379,10 @@ mod tests {
             ("max_accepting", |c| c.max_accepting = 0),
             ("t_conn", |c| c.t_conn = 0),
             ("backoff_min", |c| c.backoff_min = c.backoff_max + 1),
+            ("recover.attempts", |c| recovery(c).attempts = 0),
+            ("recover.backoff_min", |c| recovery(c).backoff_max = SECOND / 1000),
+            ("recover.t_recover", |c| recovery(c).t_recover = 0),
+            ("recover.t_ack", |c| recovery(c).t_ack = 2 * SECOND),
         ];
         for (text, change) in breaks {
             let mut bad = good.clone();

@@ -13,6 +13,7 @@ mod tests;
 
 use crate::error::ConnectFault;
 use crate::names::{ConnToken, Nanos, ProcName, Role};
+use crate::recover::Rejoin;
 use crate::setup::Agreed;
 use crate::wire::PrivateData;
 use std::net::SocketAddr;
@@ -40,6 +41,8 @@ pub enum Input {
         name: ProcName,
         /// The lane's class.
         class: u8,
+        /// What the engine has of the lane's messages.
+        rejoin: Rejoin,
     },
     /// A connect request arrived. `conn` comes from [`Machine::token`].
     Request {

@@ -3,6 +3,7 @@ use crate::error::PeerFault;
 use crate::frag::Fifo;
 use crate::names::{LaneId, Nanos, PeerId, ProcName};
 use crate::stats::Stats;
+use crate::recover::Saved;
 
 /// Connections that ended before their Hello was answered, in a row, before the peer has failed.
 /// Nothing but Hello was sent on them, so nothing was lost.
@@ -40,6 +41,19 @@ pub(crate) struct Class {
     /// Messages that wait, oldest first.
     pub(crate) pending: Fifo,
     pub(crate) early_ends: u8,
+    /// Kept between connections that recover.
+    pub(crate) saved: Option<Box<Saved>>,
+}
+
+impl Class {
+    /// Messages that wait, for whatever.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.pending.len() + self.saved.as_ref().map_or(0, |saved| saved.open.len())
+    }
+
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.saved.as_ref().is_some_and(|saved| saved.loss.is_some())
+    }
 }
 
 /// A peer did not say how large its buffers are.
@@ -97,7 +111,12 @@ impl Endpoint {
 
     /// Messages that wait on all classes.
     pub(crate) fn waiting(&self) -> u32 {
-        self.classes.iter().map(|class| class.pending.len()).sum()
+        self.classes.iter().map(Class::waiting).sum()
+    }
+
+    /// Whether a lane that failed is to be made anew.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.classes.iter().any(Class::is_recovering)
     }
 
     /// Whether no lane is up.

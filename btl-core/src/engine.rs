@@ -6,6 +6,7 @@ mod oneself;
 mod quick;
 mod receive;
 mod report;
+mod recover;
 mod rma;
 mod route;
 #[cfg(feature = "sabotage")]
@@ -112,7 +113,8 @@ pub enum Event<S, M> {
         /// The message.
         buf: RecvBuf<S>,
     },
-    /// A message given to [`Engine::send`] has left, or never will. Exactly one for each.
+    /// A message given to [`Engine::send`] has left, or never will. Exactly one for each. With
+    /// [`Config::recover`] it comes when the peer has acknowledged the message.
     Sent {
         /// To whom.
         peer: PeerId,
@@ -197,6 +199,8 @@ pub struct Engine<P: Port, C: Cm<Qp = P::Qp>> {
     now: Nanos,
     /// When the timers are to be looked at; `Nanos::MAX`: never.
     next_timer: Nanos,
+    /// When those of peers and lanes are; the others are acknowledgements.
+    next_scan: Nanos,
     /// Lanes asked for.
     connecting: u32,
     /// Completions since the connection manager's side was asked last.
@@ -261,13 +265,14 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             port,
             frags: Table::new(config.message_entries()),
             ops: rma::Ops::new(config.rma_ops),
-            events: VecDeque::with_capacity(EVENTS),
+            events: VecDeque::with_capacity(EVENTS + config.acked_entries()),
             stats: Stats::default(),
             queued: 0,
             hangups: Vec::new(),
             retry: Vec::new(),
             turned_away: None,
             elsewhere: Vec::new(),
+            acks: VecDeque::new(),
             #[cfg(feature = "sabotage")]
             sabotage: config.sabotage,
             #[cfg(feature = "sabotage")]
@@ -288,6 +293,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             conns: BTreeMap::new(),
             now: 0,
             next_timer: Nanos::MAX,
+            next_scan: Nanos::MAX,
             connecting: 0,
             since_cm: 0,
             undrained: 0,
@@ -317,6 +323,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let peer = self.peer_named(name)?;
         self.known_now(peer);
         self.cm.request(CmRequest::Announce { name, addrs: addrs.to_vec() });
+        self.recover_announced(peer.index);
         self.connect_waiting(peer.index);
         Ok(peer)
     }

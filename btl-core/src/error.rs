@@ -169,6 +169,23 @@ pub enum FaultKind {
         "the connection allows no RDMA reads and no atomics; raise rma_reads on both sides, or use puts and messages"
     )]
     NoReads,
+    /// An atomic on a connection that was lost before its answer came: whether the peer's memory was changed is not known,
+    /// so it is not made again. Only that operation fails, not the peer.
+    #[error(
+        "the connection was lost before the atomic's answer came, so nobody knows whether it was made; read the \
+         value again before you decide"
+    )]
+    AtomicUnknown,
+    /// A lane failed and could not be made anew.
+    #[error("{cause}; recovery gave up after {tries} connection(s): {last}")]
+    NotRecovered {
+        /// What happened first.
+        cause: Box<FaultKind>,
+        /// Connections that came about since without a message getting through.
+        tries: u32,
+        /// What ended the last try.
+        last: String,
+    },
     /// The device is gone.
     #[error("the device was removed")]
     DeviceRemoved,
@@ -252,6 +269,24 @@ pub enum ProtocolFault {
     BadHello {
         /// What is wrong.
         what: &'static str,
+    },
+    /// Acknowledgements of what was never sent.
+    #[error("it acknowledged {claimed} messages, but was sent {sent}")]
+    Acks {
+        /// Messages acknowledged.
+        claimed: u64,
+        /// Messages sent.
+        sent: u64,
+    },
+    /// A lane that was made anew, and a peer that cannot have what it claims.
+    #[error("it claims to have {claimed} messages, but acknowledged {acked} and was sent {sent}; was it started anew?")]
+    Resume {
+        /// Messages it claims to have.
+        claimed: u64,
+        /// Messages it acknowledged before.
+        acked: u64,
+        /// Messages sent.
+        sent: u64,
     },
     /// Something came before Hello (or HelloAck).
     #[error("it sent {got} before {expected}")]

@@ -169,6 +169,29 @@ impl<S> Table<S> {
         pop(&self.entries, list)
     }
 
+    /// Moves all of `more` behind `list`.
+    pub(crate) fn append(&mut self, list: &mut Fifo, more: &mut Fifo) {
+        let more = std::mem::take(more);
+        if list.len == 0 {
+            *list = more;
+        } else if more.len > 0 {
+            if let Some(tail) = self.entries.get_mut(list.tail as usize) {
+                tail.next = more.head;
+            }
+            (list.tail, list.len) = (more.tail, list.len + more.len);
+        }
+    }
+
+    /// Whether any entry of `list` is like that.
+    pub(crate) fn any(&self, list: &Fifo, mut is: impl FnMut(&Frag<S>) -> bool) -> bool {
+        let mut at = list.head;
+        (0..list.len).any(|_| {
+            let Some(entry) = self.entries.get(at as usize) else { return false };
+            at = entry.next;
+            entry.frag.as_ref().is_some_and(&mut is)
+        })
+    }
+
     /// The entry of `list` whose slot lies at `addr`.
     pub(crate) fn find(&mut self, list: &Fifo, addr: usize) -> Option<u32> {
         let mut at = list.front();
@@ -253,5 +276,14 @@ mod tests {
         let i = t.insert(frag(9)).unwrap();
         t.push(&mut x, i);
         assert_eq!(x.front(), Some(i));
+        t.append(&mut x, &mut y);
+        assert!(y.is_empty());
+        t.append(&mut x, &mut y);
+        t.append(&mut y, &mut x);
+        for n in [9, 1, 3, 5, 7] {
+            let i = t.pop(&mut y).unwrap();
+            assert_eq!(t.remove(i).unwrap().cookie, n);
+        }
+        assert!(x.is_empty() && y.is_empty());
     }
 }

@@ -12,7 +12,7 @@ use crate::first_send::{Gate, SendRight};
 use crate::names::{LaneId, Role};
 use crate::port::{Port, Posted, Refused, SetupQp};
 use crate::route::FirstLane;
-use crate::wire::{HeardHello, Kind, put_header};
+use crate::wire::{HeardHello, Header, Kind, put_header};
 
 /// Everything rules 1 and 2 count for one lane. Apart from the lane's queue of messages, so that
 /// a permit can live while that queue is changed.
@@ -337,6 +337,8 @@ impl SendPermit<'_> {
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
     pub(crate) tag: u8,
+    /// Messages acknowledged.
+    pub(crate) acks: u16,
     /// Payload bytes.
     pub(crate) len: u32,
 }
@@ -348,6 +350,15 @@ pub(crate) enum When {
     Now,
     /// With the next [`Port::ring`] of the lane.
     Later,
+}
+
+impl Frame {
+    /// With the credits that a permit carries.
+    #[inline]
+    fn header(self, credits: u16) -> Header {
+        let Frame { kind, tag, acks, len } = self;
+        Header { kind, tag, credits, acks, len }
+    }
 }
 
 /// Why nothing was sent; the slot comes back.
@@ -372,7 +383,7 @@ pub(crate) fn transmit<P: Port>(
         Ok(permit) => permit,
         Err(why) => return Err(NotSent::Refused(why, slot)),
     };
-    let len = put_header(&mut slot, frame.kind, frame.tag, permit.credits(), frame.len);
+    let len = put_header(&mut slot, frame.header(permit.credits()));
     let posted = match when {
         When::Now => port.post_send(permit, slot, len),
         When::Later => port.post_send_later(permit, slot, len),
@@ -391,6 +402,6 @@ pub(crate) fn transmit_setup<Q: SetupQp>(
         Ok(permit) => permit,
         Err(why) => return Err(NotSent::Refused(why, slot)),
     };
-    let len = put_header(&mut slot, frame.kind, frame.tag, permit.credits(), frame.len);
+    let len = put_header(&mut slot, frame.header(permit.credits()));
     qp.post_send(permit, slot, len).map_err(NotSent::Port)
 }

@@ -10,6 +10,8 @@
 //!   [`SendPermit`](lane::SendPermit), is the only way to post a send.
 //! - [`rma`] is one-sided: put, get, atomics and fences, and in which order with messages.
 //! - [`route`] says on which lane credits travel that have no message to ride on.
+//! - [`recover`] is what lets a lane that failed be made anew without losing or doubling a message, where both sides have
+//!   [`Config::recover`].
 //! - [`engine`] moves all of that. It has no clock, no thread and makes no system call.
 //! - [`rails`] is several of them side by side: devices and ports of one process as one transport.
 //! - [`connect`] is the connection machine; it runs where the connection manager is driven.
@@ -57,6 +59,7 @@ mod names;
 pub mod params;
 pub mod port;
 pub mod rails;
+pub mod recover;
 pub mod report;
 pub mod rma;
 pub mod route;
@@ -66,7 +69,7 @@ pub mod stats;
 pub mod verbs;
 pub mod wire;
 
-pub use config::{Config, LaneConfig};
+pub use config::{Config, LaneConfig, Recovery};
 pub use engine::{Engine, Event, PortEvent, RecvBuf, SendBuf, Sent};
 pub use names::{ConnToken, LaneId, Nanos, PeerId, ProcName, Role, SECOND};
 pub use report::PeerReport;

@@ -20,6 +20,7 @@
 use crate::error::{ConnectFault, PortError};
 use crate::lane::{RmaPermit, RmaPosted, SendPermit};
 use crate::names::{ConnToken, LaneId, ProcName, Role};
+use crate::recover::Rejoin;
 use crate::rma::{RmaCaps, RmaErrorKind, RmaPost, Verb};
 use crate::setup::UpLane;
 use std::net::SocketAddr;
@@ -363,6 +364,8 @@ pub enum CmRequest {
         name: ProcName,
         /// The lane's class.
         class: u8,
+        /// What this side has of the lane's messages.
+        rejoin: Rejoin,
     },
     /// The lane is over: disconnect it. Its queue pair is destroyed already.
     Disconnect {

@@ -70,6 +70,8 @@ pub struct LaneUpReport {
     pub owed: u32,
     /// Which connection of the lane it is, in the dialler's count.
     pub generation: u32,
+    /// Whether it is made anew when it fails. `None`: that was not asked for here; `Some(false)`: not by the peer.
+    pub recovers: Option<bool>,
 }
 
 /// Why credits travel where they do.
@@ -82,6 +84,8 @@ pub enum RouteWhy {
     NotAgreed,
     /// The first lane was asked for here, and the peer wants its own.
     PeerWantsOwn,
+    /// The first lane was asked for here, but lanes recover, and credits on one lane would be lost when another fails.
+    Recovery,
     /// Both sides asked for the first lane.
     BothAsked,
     /// The same, and this side's device had to be forced.
@@ -94,6 +98,7 @@ impl fmt::Display for RouteWhy {
             RouteWhy::Default => f.write_str("default"),
             RouteWhy::NotAgreed => f.write_str("first was asked for, nothing agreed yet"),
             RouteWhy::PeerWantsOwn => f.write_str("first was asked for, the peer wants own"),
+            RouteWhy::Recovery => f.write_str("first was asked for, but lanes recover"),
             RouteWhy::BothAsked => f.write_str("both sides asked for it"),
             RouteWhy::Forced(why) => write!(f, "forced, though {why}"),
         }
@@ -117,9 +122,14 @@ impl fmt::Display for LaneReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} B x {}", self.class, self.buffer_size, self.depth)?;
         match self.up.map(|up| up.role) {
-            Some(Role::Initiator) => f.write_str(" initiator"),
-            Some(Role::Acceptor) => f.write_str(" acceptor"),
-            None => f.write_str(" not up"),
+            Some(Role::Initiator) => f.write_str(" initiator")?,
+            Some(Role::Acceptor) => f.write_str(" acceptor")?,
+            None => f.write_str(" not up")?,
+        }
+        match self.up.and_then(|up| up.recovers) {
+            Some(true) => f.write_str(" with recovery"),
+            Some(false) => f.write_str(" without recovery, which the peer has off"),
+            None => Ok(()),
         }
     }
 }
@@ -148,13 +158,14 @@ impl fmt::Display for PeerReport {
         )?;
         write!(
             f,
-            "; credits {} with messages, {} alone in {}; waited for: {}; retries {}; lanes made {}",
+            "; credits {} with messages, {} alone in {}; waited for: {}; retries {}; lanes made {}, recovered {}",
             stats.credits_piggybacked,
             stats.credits_alone,
             stats.credit_only_sent,
             stats.stalls,
             stats.retries,
             stats.lanes_up,
+            stats.recoveries,
         )
     }
 }

@@ -6,6 +6,7 @@ use crate::lane::{Frame, LaneAcct, NotSent, transmit_setup};
 use crate::names::Role;
 use crate::port::{Refused, RefusedWhy, SetupQp};
 use crate::route::FirstLane;
+use crate::recover::Resume;
 use crate::wire::{HelloInfo, Kind};
 
 /// What the connect and the accept said about a lane; made by the connection machine.
@@ -19,6 +20,10 @@ pub struct Agreed {
     pub generation: u32,
     /// Both sides want credits that travel alone on the peer's first lane.
     pub first_lane: Option<FirstLane>,
+    /// Both sides recover lanes that fail.
+    pub recover: bool,
+    /// Of the initiator: what its Hello says.
+    pub resume: Resume,
 }
 
 /// A queue pair together with its account, not connected yet.
@@ -151,11 +156,11 @@ impl<Q: SetupQp> SetupLane<Q> {
             return Ok(up);
         }
         let info = HelloInfo { class: self.class, generation: agreed.generation };
-        let Some(len) = info.put(&mut ctl) else {
+        let Some(len) = info.put(&mut ctl, agreed.resume) else {
             return Err((up.qp, PortError::new(0, "the control buffer is too small for a Hello")));
         };
         up.hello_addr = Some(ctl.as_ptr().addr());
-        let frame = Frame { kind: Kind::Hello, tag: 0, len };
+        let frame = Frame { kind: Kind::Hello, tag: 0, acks: 0, len };
         match transmit_setup(&mut up.acct, &mut up.qp, frame, ctl) {
             Ok(_posted) => Ok(up),
             Err(NotSent::Refused(..)) => {

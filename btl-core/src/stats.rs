@@ -46,6 +46,14 @@ pub struct Stats {
     pub receives_refused: u64,
     /// Times that posts of a lane were tried again which the device had refused for the moment.
     pub retries: u64,
+    /// Lanes that failed and were made anew ([`Config::recover`](crate::Config::recover)).
+    pub recoveries: u64,
+    /// Messages and one-sided operations sent again after that.
+    pub retransmitted: u64,
+    /// Messages that came again and were dropped.
+    pub duplicates: u64,
+    /// Messages that carried nothing but acknowledgements (and what credits there were).
+    pub acks_alone: u64,
 }
 
 /// Why messages had to wait.
@@ -85,7 +93,8 @@ macro_rules! sum {
 
 sum!(Stats: messages_sent, bytes_sent, messages_received, bytes_received, credit_only_sent, credits_alone,
     credits_on_first_lane, credits_piggybacked, puts, bytes_put, gets, bytes_got, atomics, fences, stalls, lanes_up,
-    lanes_closed, peers_failed, stale_completions, receives_refused, retries);
+    lanes_closed, peers_failed, stale_completions, receives_refused, retries, recoveries, retransmitted, duplicates,
+    acks_alone);
 
 sum!(Stalls: connect, behind, gate, credit, last_credit, send_queue, reads, fence, device);
 

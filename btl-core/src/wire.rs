@@ -7,24 +7,32 @@
 //! |---|---|
 //! | 0 | version in the high four bits, [`Kind`] in the low four |
 //! | 1 | tag of the upper layer |
-//! | 2–3 | credits, little endian |
-//! | 4–7 | payload bytes behind the header, little endian |
+//! | 2–7 | a little-endian number: credits in its low 13 bits, above them acknowledgements in 11 bits and payload bytes behind the header in 24 |
+//!
+//! Acknowledgements ([`recover`](crate::recover)) are 0 unless both sides have recovery on.
 use crate::credit::ForeignAdvert;
 use crate::error::ProtocolFault;
 use crate::names::{ProcName, Role};
+use crate::recover::{MAX_ACKS, Resume};
 use crate::route::CreditRoute;
 
 /// Version of everything in this file. Peers with another are rejected.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of the header in front of every payload.
 pub const HEADER: usize = 8;
 /// Payload bytes of Hello and HelloAck.
-pub const HELLO: usize = 12;
+pub const HELLO: usize = 20;
 /// Most bytes of private data a connect request carries on every transport (IB: 92 less the
 /// 36 that the kernel's connection manager uses).
 pub const PRIVATE_MAX: usize = 56;
 
 const MAGIC: u32 = 0x4c54_4272;
+/// Where the acknowledgements and the length are in the header, read as one number.
+const ACKS_AT: u32 = 29;
+const LEN_AT: u32 = 40;
+const MAX_CREDITS: u16 = (1 << 13) - 1;
+const _: () = assert!(crate::config::MAX_DEPTH <= MAX_CREDITS);
+const _: () = assert!(crate::config::MAX_BUFFER as u64 <= 1 << (64 - LEN_AT));
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +53,8 @@ pub enum Kind {
     FenceAck = 7,
     /// Credits of another lane of the peer, on its first one: only where both sides asked for it.
     LaneCredit = 8,
+    /// Nothing but acknowledgements, and the credits there are: only with recovery.
+    Ack = 9,
     /// Test only: credits of another lane, which rule 2 forbids.
     #[cfg(feature = "sabotage")]
     StrayCredit = 15,
@@ -59,6 +69,8 @@ pub struct Header {
     pub tag: u8,
     /// Receives told, of the lane this arrived on.
     pub credits: u16,
+    /// Messages acknowledged, of the lane this arrived on.
+    pub acks: u16,
     /// Payload bytes; at most what arrived.
     pub len: u32,
 }
@@ -78,14 +90,16 @@ pub struct HelloInfo {
 
 /// Writes the header in front of a payload of `len` bytes; returns the bytes to send.
 #[inline]
-pub(crate) fn put_header(slot: &mut [u8], kind: Kind, tag: u8, credits: u16, len: u32) -> usize {
-    if let Some(header) = slot.first_chunk_mut::<HEADER>() {
+pub(crate) fn put_header(slot: &mut [u8], header: Header) -> usize {
+    let Header { kind, tag, credits, acks, len } = header;
+    if let Some(out) = slot.first_chunk_mut::<HEADER>() {
         // One word: one store.
         let word = u64::from(VERSION << 4 | kind as u8)
             | u64::from(tag) << 8
             | u64::from(credits) << 16
-            | u64::from(len) << 32;
-        *header = word.to_le_bytes();
+            | u64::from(acks) << ACKS_AT
+            | u64::from(len) << LEN_AT;
+        *out = word.to_le_bytes();
     }
     HEADER + len as usize
 }
@@ -113,15 +127,19 @@ impl Header {
             6 => Kind::Fence,
             7 => Kind::FenceAck,
             8 => Kind::LaneCredit,
+            9 => Kind::Ack,
             #[cfg(feature = "sabotage")]
             15 => Kind::StrayCredit,
             other => return Err(ProtocolFault::Kind { kind: other }),
         };
-        let len = u32::from_le_bytes([h[4], h[5], h[6], h[7]]);
+        let word = u64::from_le_bytes(*h);
+        let len = (word >> LEN_AT) as u32;
         if len as usize > arrived - HEADER {
             return Err(ProtocolFault::Length { claimed: len, arrived: arrived - HEADER });
         }
-        Ok(Header { kind, tag: h[1], credits: u16::from_le_bytes([h[2], h[3]]), len })
+        let (credits, acks) =
+            ((word >> 16) as u16 & MAX_CREDITS, (word >> ACKS_AT) as u16 & MAX_ACKS);
+        Ok(Header { kind, tag: h[1], credits, acks, len })
     }
 }
 
@@ -152,12 +170,14 @@ impl Header {
 impl HelloInfo {
     /// Writes the payload of a Hello behind the header; returns its length, or `None` when the
     /// slot is too small.
-    pub(crate) fn put(&self, slot: &mut [u8]) -> Option<u32> {
+    pub(crate) fn put(&self, slot: &mut [u8], resume: Resume) -> Option<u32> {
         let out = slot.get_mut(HEADER..HEADER + HELLO)?;
         let mut w = Writer { out, at: 0 };
         w.put(&MAGIC.to_le_bytes());
-        w.put(&[VERSION, self.class, 0, 0]);
+        let flags = u8::from(resume.fresh) | u8::from(resume.goodbye) << 1;
+        w.put(&[VERSION, self.class, flags, 0]);
         w.put(&self.generation.to_le_bytes());
+        w.put(&resume.delivered.to_le_bytes());
         Some(HELLO as u32)
     }
 
@@ -165,10 +185,10 @@ impl HelloInfo {
     ///
     /// # Errors
     /// [`ProtocolFault`]: what does not fit.
-    pub fn check(&self, payload: &[u8]) -> Result<HeardHello, ProtocolFault> {
+    pub fn check(&self, payload: &[u8]) -> Result<(HeardHello, Resume), ProtocolFault> {
         let mut r = Reader { rest: payload };
-        let (Some(magic), Some([version, class, _, _]), Some(generation)) =
-            (r.u32(), r.take::<4>(), r.u32())
+        let (Some(magic), Some([version, class, flags, _]), Some(generation), Some(delivered)) =
+            (r.u32(), r.take::<4>(), r.u32(), r.u64())
         else {
             return Err(ProtocolFault::BadHello { what: "it is too short" });
         };
@@ -184,7 +204,8 @@ impl HelloInfo {
         if generation != self.generation {
             return Err(ProtocolFault::BadHello { what: "it is for another connection" });
         }
-        Ok(HeardHello(()))
+        let (fresh, goodbye) = (flags & 1 != 0, flags & 2 != 0);
+        Ok((HeardHello(()), Resume { delivered, fresh, goodbye }))
     }
 }
 
@@ -332,9 +353,17 @@ pub struct Greeting {
     pub depth: u16,
     /// Where the sender wants credits to travel that have no message to ride on.
     pub route: CreditRoute,
+    /// The sender recovers lanes that fail, if the other side does too.
+    pub recover: bool,
+    /// Of a request: the connection of this generation, which the *other* side dialled, is lost at the sender.
+    pub lost: Option<u32>,
 }
 
-const GREETING: usize = 4 + 4 + 8 + 12 + 12 + 4 + 4 + 2;
+/// Bits of what the sender wishes.
+const RECOVER: u8 = 2;
+const LOST: u8 = 4;
+
+const GREETING: usize = 4 + 4 + 8 + 12 + 12 + 4 + 4 + 2 + 4;
 const _: () = assert!(GREETING <= PRIVATE_MAX);
 
 impl Greeting {
@@ -343,7 +372,10 @@ impl Greeting {
         let mut it = PrivateData { len: GREETING as u8, ..PrivateData::default() };
         let mut w = Writer { out: &mut it.bytes, at: 0 };
         w.put(&MAGIC.to_le_bytes());
-        w.put(&[VERSION, self.class, u8::from(self.route == CreditRoute::FirstLane), 0]);
+        let recover = if self.recover { RECOVER } else { 0 };
+        let first_lane = u8::from(self.route == CreditRoute::FirstLane);
+        let wishes = first_lane | recover | self.lost.map_or(0, |_| LOST);
+        w.put(&[VERSION, self.class, wishes, 0]);
         w.put(&self.job.to_le_bytes());
         for name in [self.from, self.to] {
             w.put(&name.job.to_le_bytes());
@@ -352,6 +384,7 @@ impl Greeting {
         w.put(&self.generation.to_le_bytes());
         w.put(&self.buffer_size.to_le_bytes());
         w.put(&self.depth.to_le_bytes());
+        w.put(&self.lost.unwrap_or(0).to_le_bytes());
         it
     }
 
@@ -382,6 +415,8 @@ impl Greeting {
                     0 => CreditRoute::OwnLane,
                     _ => CreditRoute::FirstLane,
                 },
+                recover: wishes & RECOVER != 0,
+                lost: r.u32().map(|lost| (wishes & LOST != 0).then_some(lost))?,
             })
         };
         rest().ok_or(RejectReason::Garbage)
@@ -464,7 +499,7 @@ pub(crate) fn heard_for_test() -> HeardHello {
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 7] = [
+    const KINDS: [Kind; 8] = [
         Kind::Hello,
         Kind::HelloAck,
         Kind::Data,
@@ -472,16 +507,18 @@ mod tests {
         Kind::Bye,
         Kind::Fence,
         Kind::FenceAck,
+        Kind::Ack,
     ];
 
     #[test]
     fn headers_come_back_as_written() {
         let mut slot = [0u8; 64];
         for kind in KINDS {
-            for (tag, credits, len) in [(0, 0, 0), (255, 65535, 56), (7, 258, 1)] {
-                let n = put_header(&mut slot, kind, tag, credits, len);
+            for (tag, credits, acks, len) in [(0, 0, 0, 0), (255, 8191, 2047, 56), (7, 258, 9, 1)] {
+                let header = Header { kind, tag, credits, acks, len };
+                let n = put_header(&mut slot, header);
                 assert_eq!(n, 8 + len as usize);
-                assert_eq!(Header::parse(&slot, n), Ok(Header { kind, tag, credits, len }));
+                assert_eq!(Header::parse(&slot, n), Ok(header));
                 // The receive may be larger than the message.
                 assert_eq!(Header::parse(&slot, 64).unwrap().len, len);
                 if len > 0 {
@@ -517,16 +554,21 @@ mod tests {
     #[test]
     fn the_layout_is_fixed() {
         let mut slot = [0u8; 16];
-        put_header(&mut slot, Kind::Data, 0x81, 0x0102, 0x03);
-        assert_eq!(slot[..8], [0x13, 0x81, 0x02, 0x01, 0x03, 0, 0, 0]);
+        let (tag, credits, len) = (0x81, 0x0102, 0x03);
+        put_header(&mut slot, Header { kind: Kind::Data, tag, credits, acks: 0, len });
+        assert_eq!(slot[..8], [0x23, 0x81, 0x02, 0x01, 0, 0x03, 0, 0]);
+        put_header(&mut slot, Header { kind: Kind::Data, tag, credits: 0, acks: 0x7fe, len: 0 });
+        assert_eq!(slot[..8], [0x23, 0x81, 0, 0xc0, 0xff, 0, 0, 0]);
+        put_header(&mut slot, Header { kind: Kind::Ack, tag, credits: 4096, acks: 1, len: 1 << 16 });
+        assert_eq!(slot[..8], [0x29, 0x81, 0, 0x30, 0, 0, 0, 1]);
     }
 
     #[test]
     fn another_version_or_kind_is_told_as_such() {
         let parse = |first: u8| Header::parse(&[first, 0, 0, 0, 0, 0, 0, 0], 8);
-        assert_eq!(parse(0x93), Err(ProtocolFault::Version { theirs: 9, ours: 1 }));
-        assert_eq!(parse(0x1d), Err(ProtocolFault::Kind { kind: 13 }));
-        let long = Header::parse(&[0x13, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3], 11);
+        assert_eq!(parse(0x93), Err(ProtocolFault::Version { theirs: 9, ours: 2 }));
+        assert_eq!(parse(0x2d), Err(ProtocolFault::Kind { kind: 13 }));
+        let long = Header::parse(&[0x23, 0, 0, 0, 0, 4, 0, 0, 1, 2, 3], 11);
         assert_eq!(long, Err(ProtocolFault::Length { claimed: 4, arrived: 3 }));
         assert_eq!(format!("{:?}", PrivateData::from_slice(&[7, 8])), "PrivateData([7, 8])");
     }
@@ -549,18 +591,19 @@ mod tests {
     #[test]
     fn a_hello_must_be_for_this_lane_and_connection() {
         let info = HelloInfo { class: 1, generation: 9 };
+        let resume = Resume { delivered: 0x0102_0304_0506, fresh: false, goodbye: true };
         let mut slot = [0u8; 32];
-        assert_eq!(info.put(&mut slot), Some(12));
-        assert!(info.put(&mut slot[..19]).is_none());
+        assert_eq!(info.put(&mut slot, resume), Some(20));
+        assert!(info.put(&mut slot[..27], resume).is_none());
         let payload = &slot[HEADER..HEADER + HELLO];
-        assert!(info.check(payload).is_ok());
+        assert_eq!(info.check(payload).unwrap().1, resume);
         for n in 0..HELLO {
             assert!(info.check(&payload[..n]).is_err());
             let mut bad = [0u8; HELLO];
             bad.copy_from_slice(payload);
             bad[n] ^= 1;
-            // Two bytes are reserved: written 0, ignored when read.
-            assert_eq!(info.check(&bad).is_ok(), n == 6 || n == 7, "byte {n}");
+            // What was delivered is judged by who sent it; a reserved byte is written 0, and ignored when read.
+            assert_eq!(info.check(&bad).is_ok(), (6..8).contains(&n) || n >= 12, "byte {n}");
         }
     }
 
@@ -575,9 +618,12 @@ mod tests {
             buffer_size: 65536,
             depth: 16,
             route: CreditRoute::FirstLane,
+            recover: true,
+            lost: Some(5),
         };
-        let own = Greeting { route: CreditRoute::OwnLane, ..greeting };
-        assert_eq!(Greeting::decode(&own.encode()), Ok(own));
+        let route = CreditRoute::OwnLane;
+        let plain = Greeting { recover: false, lost: None, route, ..greeting };
+        assert_eq!(Greeting::decode(&plain.encode()), Ok(plain));
         let data = greeting.encode();
         assert_eq!(data.as_slice().len(), GREETING);
         assert_eq!(Greeting::decode(&data), Ok(greeting));

@@ -282,18 +282,18 @@ fn malformed(bytes: &[u8]) -> FaultKind {
 fn malformed_messages_fail_their_peer_alone() {
     use ProtocolFault as F;
     let header = |first: u8, credits: u16, len: u32| {
-        let (c, l) = (credits.to_le_bytes(), len.to_le_bytes());
-        [first, 0, c[0], c[1], l[0], l[1], l[2], l[3]]
+        (u64::from(first) | u64::from(credits) << 16 | u64::from(len) << 40).to_le_bytes()
     };
-    let cases: [(&[u8], F); 8] = [
-        (&[0x13], F::Short { arrived: 1 }),
-        (&header(0x23, 0, 0), F::Version { theirs: 2, ours: 1 }),
-        (&header(0x10, 0, 0), F::Kind { kind: 0 }),
-        (&header(0x1e, 0, 0), F::Kind { kind: 14 }),
-        (&header(0x13, 0, 1), F::Length { claimed: 1, arrived: 0 }),
-        (&header(0x13, 9, 0), F::Credits { held: 16, window: 8 }),
-        (&header(0x11, 0, 0), F::Unexpected { got: "Hello" }),
-        (&header(0x12, 0, 0), F::Unexpected { got: "HelloAck" }),
+    let cases: [(&[u8], F); 9] = [
+        (&[0x23], F::Short { arrived: 1 }),
+        (&header(0x13, 0, 0), F::Version { theirs: 1, ours: 2 }),
+        (&header(0x20, 0, 0), F::Kind { kind: 0 }),
+        (&header(0x2e, 0, 0), F::Kind { kind: 14 }),
+        (&header(0x23, 0, 1), F::Length { claimed: 1, arrived: 0 }),
+        (&header(0x23, 9, 0), F::Credits { held: 16, window: 8 }),
+        (&header(0x21, 0, 0), F::Unexpected { got: "Hello" }),
+        (&header(0x22, 0, 0), F::Unexpected { got: "HelloAck" }),
+        (&header(0x29, 0, 0), F::Unexpected { got: "acknowledgements" }),
     ];
     for (bytes, expected) in cases {
         let FaultKind::Protocol(fault) = malformed(bytes) else { panic!("{bytes:?}") };
@@ -307,10 +307,10 @@ fn malformed_messages_fail_their_peer_alone() {
 #[test]
 fn data_before_hello_and_a_bad_hello() {
     for (bytes, text) in [
-        (vec![0x13, 0, 0, 0, 0, 0, 0, 0], "data before Hello"),
-        (vec![0x15, 0, 0, 0, 0, 0, 0, 0], "Bye before Hello"),
-        (vec![0x11, 0, 0, 0, 0, 0, 0, 0], "too short"),
-        ([&[0x11, 0, 0, 0, 12, 0, 0, 0][..], &[0; 12]].concat(), "magic"),
+        (vec![0x23, 0, 0, 0, 0, 0, 0, 0], "data before Hello"),
+        (vec![0x25, 0, 0, 0, 0, 0, 0, 0], "Bye before Hello"),
+        (vec![0x21, 0, 0, 0, 0, 0, 0, 0], "too short"),
+        ([&[0x21, 0, 0, 0, 0, 20, 0, 0][..], &[0; 20]].concat(), "magic"),
     ] {
         let (net, mut all) = engines(2);
         assert!(send(&mut all[0], 1, &[1; 8], 0));
@@ -439,8 +439,8 @@ fn connections_that_never_get_to_a_hello_are_given_up() {
 fn nothing_may_come_after_bye() {
     let (net, mut all) = connected();
     let qp = net.borrow().alive(0)[0];
-    net.borrow_mut().inject(qp, &[0x15, 0, 0, 0, 0, 0, 0, 0]);
-    net.borrow_mut().inject(qp, &[0x13, 0, 0, 0, 0, 0, 0, 0]);
+    net.borrow_mut().inject(qp, &[0x25, 0, 0, 0, 0, 0, 0, 0]);
+    net.borrow_mut().inject(qp, &[0x23, 0, 0, 0, 0, 0, 0, 0]);
     let events = drain(&net, &mut all[1..]);
     let [Event::PeerFailed { fault, .. }] = &events[0][..] else { panic!("{events:?}") };
     assert!(fault.to_string().contains("data after Bye"), "{fault}");
@@ -451,7 +451,7 @@ fn nothing_is_delivered_after_a_broken_message() {
     let (net, mut all) = connected();
     let qp = net.borrow().alive(0)[0];
     net.borrow_mut().inject(qp, &[0]);
-    net.borrow_mut().inject(qp, &[0x13, 0, 0, 0, 0, 0, 0, 0]);
+    net.borrow_mut().inject(qp, &[0x23, 0, 0, 0, 0, 0, 0, 0]);
     let events = settle(&net, &mut all[1..]);
     assert!(matches!(&events[0][..], [Event::PeerFailed { .. }]), "{events:?}");
 }

@@ -147,7 +147,7 @@ impl Cm for Easy {
     fn request(&mut self, request: CmRequest) {
         let input = match request {
             CmRequest::Announce { name, addrs } => Input::Announce { name, addrs },
-            CmRequest::Connect { name, class } => Input::Want { name, class },
+            CmRequest::Connect { name, class, rejoin } => Input::Want { name, class, rejoin },
             other => panic!("{other:?}"),
         };
         self.machine.handle(input, 0);

@@ -406,7 +406,7 @@ fn a_fence_that_the_peer_does_not_answer_any_more_fails() {
 fn an_answer_without_a_fence_is_a_protocol_fault() {
     let (net, mut all) = connected();
     let qp = net.borrow().alive(1)[0];
-    net.borrow_mut().inject(qp, &[0x17, 0, 0, 0, 0, 0, 0, 0]);
+    net.borrow_mut().inject(qp, &[0x27, 0, 0, 0, 0, 0, 0, 0]);
     let events = settle(&net, &mut all);
     let Some(Event::PeerFailed { fault, .. }) = events[0].last() else { panic!("{events:?}") };
     assert!(fault.to_string().contains("answer to a fence"), "{fault}");

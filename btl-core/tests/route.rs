@@ -142,7 +142,7 @@ fn the_other_lanes_go_on_when_the_first_one_has_said_goodbye() {
 /// A message on the first lane that tells `credits` of lane `class`, generation `generation`, which the sender has
 /// dialled if `dialled`.
 fn foreign(class: u8, dialled: bool, credits: u16, generation: u32) -> Vec<u8> {
-    let mut bytes = vec![0x18, 0, 0, 0, 8, 0, 0, 0, class, u8::from(dialled)];
+    let mut bytes = vec![0x28, 0, 0, 0, 0, 8, 0, 0, class, u8::from(dialled)];
     bytes.extend(credits.to_le_bytes());
     bytes.extend(generation.to_le_bytes());
     bytes

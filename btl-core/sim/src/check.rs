@@ -21,6 +21,7 @@ pub enum Invariant {
     S11,
     S12,
     S13,
+    S14,
     L1,
     L2,
     L3,
@@ -45,6 +46,7 @@ impl Invariant {
             Invariant::S11 => "no panic",
             Invariant::S12 => "who breaks the protocol hurts only itself, and hears why",
             Invariant::S13 => "what was put is in place when a message says so, or a fence ends",
+            Invariant::S14 => "with recovery, nothing ends before the peer has it, nor is made again then",
             Invariant::L1 => "everything accepted completes or fails",
             Invariant::L2 => "no deadlock",
             Invariant::L3 => "every connect ends",
@@ -98,6 +100,12 @@ pub struct LaneBook {
     heard: u64,
     said_bye: bool,
     heard_bye: bool,
+    recover: bool,
+    /// Messages of the application sent here, received here, and those acknowledged here and by the peer.
+    data_sent: u64,
+    data_heard: u64,
+    acked: u64,
+    heard_acked: u64,
     /// Receives the peer has.
     window: u64,
     /// What the peer did wrong.
@@ -154,6 +162,11 @@ impl LaneChecker {
             heard: 0,
             said_bye: false,
             heard_bye: false,
+            recover: false,
+            data_sent: 0,
+            data_heard: 0,
+            acked: 0,
+            heard_acked: 0,
             window: u64::MAX,
             broken: None,
         });
@@ -164,6 +177,13 @@ impl LaneChecker {
         for (here, there) in [(a, b), (b, a)] {
             self.books[here as usize].window = self.books[there as usize].depth;
             self.books[here as usize].peer = Some(self.books[there as usize].rank);
+        }
+    }
+
+    /// Both ends recover: acknowledgements count, and may follow a goodbye.
+    pub fn recovers(&mut self, a: u32, b: u32) {
+        for qp in [a, b] {
+            self.books[qp as usize].recover = true;
         }
     }
 
@@ -307,6 +327,8 @@ impl LaneChecker {
                 book.broken = book.judge(bytes);
             }
             book.heard_messages += 1;
+            let data = |view: frame::FrameView| view.kind == FrameKind::Data;
+            book.data_heard += u64::from(frame::read_padded(bytes).is_ok_and(data));
             let Ok(view) = frame::read(bytes) else { return };
             if matches!(view.kind, FrameKind::Hello | FrameKind::HelloAck) {
                 book.generation = frame::generation(bytes);
@@ -364,7 +386,11 @@ impl LaneBook {
         let first = if self.acceptor { FrameKind::Hello } else { FrameKind::HelloAck };
         let greeting = matches!(view.kind, FrameKind::Hello | FrameKind::HelloAck);
         let may = (1 + self.heard + u64::from(view.credits)).saturating_sub(self.sent);
-        let wrong = if self.heard_bye {
+        let late = self.recover && matches!(view.kind, FrameKind::Ack | FrameKind::FenceAck);
+        self.heard_acked += u64::from(view.acks);
+        let wrong = if self.recover && self.heard_acked > self.data_sent {
+            format!("{} acknowledgements of {} messages", self.heard_acked, self.data_sent)
+        } else if self.heard_bye && !late {
             format!("{:?} after Bye", view.kind)
         } else if self.heard_messages == 0 && view.kind != first {
             format!("{:?} as its first message", view.kind)
@@ -373,7 +399,7 @@ impl LaneBook {
         } else if may > self.window {
             format!("credits for {may} messages, and has {} receives", self.window)
         } else {
-            self.heard_bye = view.kind == FrameKind::Bye;
+            self.heard_bye |= view.kind == FrameKind::Bye;
             return None;
         };
         Some(wrong)
@@ -387,10 +413,17 @@ impl LaneBook {
         if (self.sent == 1) != (view.kind == first) {
             found.push((Invariant::S1, format!("has {:?} as message {}", view.kind, self.sent)));
         }
-        if self.said_bye {
+        let late = self.recover && matches!(view.kind, FrameKind::Ack | FrameKind::FenceAck);
+        if self.said_bye && !late {
             found.push((Invariant::S8, format!("sends {:?} after Bye", view.kind)));
         }
-        self.said_bye = view.kind == FrameKind::Bye;
+        self.said_bye |= view.kind == FrameKind::Bye;
+        self.data_sent += u64::from(view.kind == FrameKind::Data);
+        self.acked += u64::from(view.acks);
+        if self.acked > self.data_heard {
+            let (n, heard) = (self.acked, self.data_heard);
+            found.push((Invariant::S14, format!("acknowledges {n} messages, but got {heard}")));
+        }
         if view.kind == FrameKind::Stray {
             return;
         }

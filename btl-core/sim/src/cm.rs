@@ -146,7 +146,7 @@ impl CmSide {
         Some(match request {
             CmRequest::Announce { name, addrs } => Input::Announce { name, addrs },
             CmRequest::Forget { name } => Input::Forget { name },
-            CmRequest::Connect { name, class } => Input::Want { name, class },
+            CmRequest::Connect { name, class, rejoin } => Input::Want { name, class, rejoin },
             CmRequest::Disconnect { conn } => Input::Hangup { conn },
             CmRequest::Stop => Input::Stop,
         })
@@ -468,6 +468,9 @@ impl CmSide {
         net.qps[accept_qp as usize].peer = Some(dial_qp);
         net.qps[dial_qp as usize].peer = Some(accept_qp);
         net.check.join(accept_qp, dial_qp);
+        if net.opt.recovers(self.rank, net.qps[dial_qp as usize].rank) {
+            net.check.recovers(accept_qp, dial_qp);
+        }
         net.set_rts(accept_qp);
         net.trace.note(net.now, "accept", u64::from(self.rank), u64::from(accept_qp), 0);
         let down = net.blocked(self.rank, net.qps[dial_qp as usize].rank);

@@ -98,6 +98,8 @@ hits! {
     TrickNoise = "hostile: bytes at random", true;
     TrickEarlyBye = "hostile: a message after Bye", true;
     TrickTooLong = "hostile: a message longer than any buffer", true;
+    TrickAcks = "hostile: acknowledgements of what was never sent", false;
+    TrickResume = "hostile: a Hello that claims what was never sent", false;
     FaultConnect = "peer failed: cannot connect", true;
     FaultProtocol = "peer failed: broke the protocol", true;
     FaultLane = "peer failed: a lane failed", true;
@@ -105,6 +107,12 @@ hits! {
     FaultClosed = "peer failed: it closed", false;
     FaultNoHello = "peer failed: no Hello", false;
     FaultDeviceRemoved = "peer failed: the device was removed", true;
+    FaultNotRecovered = "peer failed: a lane could not be made anew", false;
+    Recovered = "a lane that failed was made anew", true;
+    Resent = "something was sent again", true;
+    ComeAgain = "a message came again and was dropped", false;
+    AckAlone = "acknowledgements travelled alone", true;
+    AtomicUnknown = "an atomic ended without an answer", false;
     Put = "a put ended", true;
     Got = "a get ended", true;
     Counted = "an atomic ended", true;
@@ -141,6 +149,8 @@ impl Hit {
             Trick::Noise => Hit::TrickNoise,
             Trick::EarlyBye => Hit::TrickEarlyBye,
             Trick::TooLong => Hit::TrickTooLong,
+            Trick::Acks => Hit::TrickAcks,
+            Trick::Resume => Hit::TrickResume,
         }
     }
 
@@ -154,6 +164,7 @@ impl Hit {
             FaultKind::Closed { .. } => Hit::FaultClosed,
             FaultKind::NoHello { .. } => Hit::FaultNoHello,
             FaultKind::DeviceRemoved => Hit::FaultDeviceRemoved,
+            FaultKind::NotRecovered { .. } => Hit::FaultNotRecovered,
             _ => return None,
         })
     }

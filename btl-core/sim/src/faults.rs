@@ -193,6 +193,8 @@ impl Net {
             buffer_size,
             depth: 4,
             route: self.opt.route,
+            recover: false,
+            lost: None,
         };
         match stranger {
             Stranger::Job => greeting.job = JOB + 1,
@@ -212,7 +214,7 @@ impl Net {
                     expect = &[1, 2, 3];
                 }
             }
-            Stranger::Version => bytes[4] = 2,
+            Stranger::Version => bytes[4] = 3,
             _ => {}
         }
         self.inject(Hit::Intruder);
@@ -251,21 +253,23 @@ impl Net {
         let rank = self.qps[q as usize].rank;
         let Some(trick) = self.hosts[rank as usize].trick else { return 1 };
         let hello = matches!(bytes[0] & 15, 1 | 2);
-        let about_hello = matches!(trick, Trick::NoHello | Trick::TwoHellos | Trick::WrongHello);
+        let about_hello = matches!(trick, Trick::NoHello | Trick::TwoHellos | Trick::WrongHello | Trick::Resume);
         if about_hello != hello || !(hello || self.rng.chance(1, 4)) {
             return 1;
         }
         let mut copies = 1;
         match trick {
-            Trick::Version => bytes[0] = 0x20 | bytes[0] & 15,
-            Trick::Kind => bytes[0] = 0x1e,
+            Trick::Version => bytes[0] = 0x10 | bytes[0] & 15,
+            Trick::Kind => bytes[0] = 0x2e,
             Trick::Short => bytes.truncate(self.rng.below(8) as usize),
             Trick::Length => {
                 let more = self.rng.range(1, 1000) as u32;
                 let claimed = (bytes.len() as u32 - 8 + more).to_le_bytes();
-                bytes[4..8].copy_from_slice(&claimed);
+                bytes[5..8].copy_from_slice(&claimed[..3]);
             }
-            Trick::Credits => bytes[2..4].fill(0xff),
+            Trick::Credits => (bytes[2], bytes[3]) = (0xff, bytes[3] | 0x1f),
+            Trick::Acks => (bytes[3], bytes[4]) = (bytes[3] | 0xe0, 0xff),
+            Trick::Resume => bytes[20..28].iter_mut().for_each(|byte| *byte ^= 0x5a),
             Trick::FewCredits => bytes[2] = bytes[2].saturating_add(self.rng.range(1, 8) as u8),
             Trick::NoHello => copies = 0,
             Trick::TwoHellos => copies = 2,
@@ -274,8 +278,8 @@ impl Net {
             Trick::Noise => bytes.iter_mut().for_each(|byte| *byte = self.rng.bits() as u8),
             Trick::EarlyBye => {
                 bytes.truncate(8);
-                bytes[0] = 0x15;
-                bytes[4..8].fill(0);
+                bytes[0] = 0x25;
+                bytes[5..8].fill(0);
             }
             Trick::TooLong => bytes.resize(1 << 13, 0),
         }

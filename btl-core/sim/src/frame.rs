@@ -20,6 +20,8 @@ pub enum FrameKind {
     FenceAck,
     /// Credits of another lane: see [`other_lane`].
     LaneCredit,
+    /// Acknowledgements only.
+    Ack,
     /// Sabotage: the credits are those of another lane.
     Stray,
 }
@@ -31,6 +33,8 @@ pub struct FrameView {
     pub kind: FrameKind,
     /// Receives told; of another lane if the kind is `Stray`.
     pub credits: u16,
+    /// Messages acknowledged.
+    pub acks: u16,
     /// Bytes behind the header.
     pub payload: u32,
 }
@@ -49,8 +53,8 @@ pub fn read_padded(bytes: &[u8]) -> Result<FrameView, &'static str> {
     if bytes.len() < 8 {
         return Err("shorter than a header");
     }
-    if bytes[0] / 16 != 1 {
-        return Err("not version 1");
+    if bytes[0] / 16 != 2 {
+        return Err("not version 2");
     }
     let kind = match bytes[0] % 16 {
         1 => FrameKind::Hello,
@@ -61,17 +65,17 @@ pub fn read_padded(bytes: &[u8]) -> Result<FrameView, &'static str> {
         6 => FrameKind::Fence,
         7 => FrameKind::FenceAck,
         8 => FrameKind::LaneCredit,
+        9 => FrameKind::Ack,
         15 => FrameKind::Stray,
         _ => return Err("an unknown kind"),
     };
-    let number = |range: std::ops::Range<usize>| {
-        bytes[range].iter().rev().fold(0u32, |sum, byte| sum * 256 + u32::from(*byte))
-    };
-    let payload = number(4..8);
+    let rest = bytes[2..8].iter().rev().fold(0u64, |sum, byte| sum * 256 + u64::from(*byte));
+    let payload = (rest / (1 << 24)) as u32;
     if payload as usize + 8 > bytes.len() {
         return Err("a length that is more than was sent");
     }
-    Ok(FrameView { kind, credits: number(2..4) as u16, payload })
+    let (credits, acks) = ((rest % (1 << 13)) as u16, (rest / (1 << 13) % (1 << 11)) as u16);
+    Ok(FrameView { kind, credits, acks, payload })
 }
 
 /// Which lane the credits of a [`FrameKind::LaneCredit`] are for, and how many there are.
@@ -107,7 +111,7 @@ pub fn generation(bytes: &[u8]) -> Option<u32> {
 /// The reason in the private data of a reject: byte 5, behind a magic number and a version.
 /// `None`: not a reject of ours.
 pub fn reject_code(data: &[u8]) -> Option<u8> {
-    (data.len() >= 6 && data[4] == 1).then(|| data[5])
+    (data.len() >= 6 && data[4] == 2).then(|| data[5])
 }
 
 #[cfg(test)]
@@ -116,16 +120,16 @@ mod tests {
 
     #[test]
     fn reads_the_documented_layout() {
-        let bytes = [0x13, 0xaa, 0x02, 0x01, 2, 0, 0, 0, 9, 9];
-        let view = FrameView { kind: FrameKind::Data, credits: 0x102, payload: 2 };
+        let bytes = [0x23, 0xaa, 0x02, 0x61, 1, 2, 0, 0, 9, 9];
+        let view = FrameView { kind: FrameKind::Data, credits: 0x102, acks: 11, payload: 2 };
         assert_eq!(read(&bytes), Ok(view));
     }
 
     #[test]
     fn refuses_what_is_not_a_header() {
-        assert!(read(&[0x13; 7]).is_err());
-        assert!(read(&[0x23, 0, 0, 0, 0, 0, 0, 0]).is_err());
-        assert!(read(&[0x10, 0, 0, 0, 0, 0, 0, 0]).is_err());
-        assert!(read(&[0x13, 0, 0, 0, 1, 0, 0, 0]).is_err());
+        assert!(read(&[0x23; 7]).is_err());
+        assert!(read(&[0x13, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(read(&[0x20, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(read(&[0x23, 0, 0, 0, 0, 1, 0, 0]).is_err());
     }
 }

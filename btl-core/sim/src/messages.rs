@@ -50,6 +50,9 @@ pub struct MessageBook {
     unsent: u64,
     /// The message delivered last.
     last: u64,
+    /// Pairs, by source and destination, whose sends end only when the peer has them.
+    pub acknowledged: Vec<bool>,
+    arrived: Vec<bool>,
     /// One-sided operations.
     pub rma: RmaBook,
 }
@@ -71,6 +74,8 @@ impl MessageBook {
             undelivered: vec![0; pairs],
             unsent: 0,
             last: 0,
+            acknowledged: vec![false; pairs],
+            arrived: Vec::new(),
             rma: RmaBook::default(),
         }
     }
@@ -117,6 +122,7 @@ impl MessageBook {
             self.undelivered[pair] += 1;
         }
         self.messages.push(message);
+        self.arrived.push(false);
         self.states.push(SendState::Pending);
     }
 
@@ -147,6 +153,7 @@ impl MessageBook {
                 let pair = self.pair(src, dst);
                 self.undelivered[pair] -= u64::from(!disturbed);
                 self.last = id;
+                self.arrived[id as usize] = true;
                 return Ok(message);
             }
             if !disturbed {
@@ -171,6 +178,11 @@ impl MessageBook {
         }
         *state = if left { SendState::Left } else { SendState::Failed };
         self.unsent -= 1;
+        let disturbed = self.is_disturbed(message.src, message.dst);
+        let known = self.acknowledged[self.pair(message.src, message.dst)] && !disturbed;
+        if left && known && !self.arrived[id as usize] {
+            return bad(Invariant::S14, format!("send {id} of rank {src} ended before it arrived"));
+        }
         if !left && !self.is_disturbed(message.src, message.dst) {
             return bad(Invariant::L1, format!("send {id} of rank {src} failed"));
         }

@@ -24,8 +24,10 @@ const NO_S1: &[Invariant] = &[Invariant::S1];
 const NO_BOOKS: &[Invariant] = &[Invariant::S2, Invariant::S4, Invariant::S6, Invariant::L1];
 /// The checker does not compare counters with what it knows.
 const NO_S7: &[Invariant] = &[Invariant::S7];
+/// What a send's end says is not looked at, only whether its message comes.
+const NO_S14: &[Invariant] = &[Invariant::S14];
 /// All mutants.
-pub const MUTANTS: [Mutant; 34] = [
+pub const MUTANTS: [Mutant; 43] = [
     mutant(Sabotage::AcceptorSends, Model::StrictMpa, &[]),
     mutant(Sabotage::AcceptorSends, Model::StrictMpa, NO_S1),
     mutant(Sabotage::AcceptorSends, Model::Siw, NO_S1),
@@ -60,6 +62,15 @@ pub const MUTANTS: [Mutant; 34] = [
     mutant(Sabotage::PutsAside, Model::StrictMpa, &[]),
     mutant(Sabotage::PutsAside, Model::Siw, &[]),
     mutant(Sabotage::FirstLane, Model::SharedWq, &[]),
+    mutant(Sabotage::ForgetDelivered, Model::Siw, &[]),
+    mutant(Sabotage::ForgetDelivered, Model::LateCq, &[]),
+    mutant(Sabotage::AckedTooEarly, Model::Siw, &[]),
+    mutant(Sabotage::AckedTooEarly, Model::Siw, NO_S14),
+    mutant(Sabotage::AckedTooEarly, Model::LateCq, &[]),
+    mutant(Sabotage::ResendNothing, Model::Siw, &[]),
+    mutant(Sabotage::ResendNothing, Model::Rnr, &[]),
+    mutant(Sabotage::RepeatPuts, Model::Siw, &[]),
+    mutant(Sabotage::NoTailAcks, Model::Rnr, &[]),
 ];
 
 const fn mutant(sabotage: Sabotage, model: Model, blind: &'static [Invariant]) -> Mutant {
@@ -291,7 +302,7 @@ mod tests {
         for sabotage in Sabotage::ALL {
             assert!(MUTANTS.iter().any(|m| m.sabotage == *sabotage), "{sabotage:?}");
         }
-        for row in 1..=17 {
+        for row in 1..=22 {
             let row = format!("M{row}");
             assert!(MUTANTS.iter().any(|m| m.sabotage.row() == row), "{row}");
         }

@@ -8,7 +8,7 @@ use crate::rma::SimMemory;
 use crate::rng::{self, Rng};
 use crate::sabotage::Sabotage;
 use crate::workload::Item;
-use btl_core::error::PeerFault;
+use btl_core::error::{FaultKind, PeerFault};
 use btl_core::rma::{Atomic, RemoteRange, RmaErrorKind};
 use btl_core::{Nanos, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +55,8 @@ pub struct RmaBook {
     /// Old values of each counter that came back, and what was added for sure.
     olds: BTreeMap<u32, BTreeSet<u64>>,
     added: BTreeMap<u32, u64>,
+    /// Puts that their target has taken notice of, and used the memory for something else since.
+    used: BTreeMap<u64, RemoteRange>,
     counters: BTreeMap<u32, RemoteRange>,
 }
 
@@ -280,6 +282,10 @@ impl Rank {
         let seed = self.net.borrow().opt.seed;
         let hit = match op.what {
             What::Put(_, wait) => {
+                let known = self.net.borrow().opt.recovers(self.me, op.dst);
+                if known && self.trusts(self.me) && !book.is_disturbed(self.me, op.dst) {
+                    self.check_put((id, op.range), op.dst, "it ends", Invariant::S14, book);
+                }
                 if wait {
                     self.tell_of(id, op.dst, book);
                 }
@@ -314,7 +320,7 @@ impl Rank {
         if result.is_ok() && self.trusts(self.me) {
             self.net.borrow_mut().cover.hit(Hit::Fenced);
             for (put, range) in book.rma.puts_before(id, self.me, op.dst) {
-                self.check_put(put, range, op.dst, "a fence ends");
+                self.check_put((put, range), op.dst, "a fence ends", Invariant::S13, book);
             }
         }
     }
@@ -334,7 +340,10 @@ impl Rank {
         };
         if let Err(fault) = result {
             self.net.borrow_mut().cover.hit(Hit::RmaFailed);
-            if !book.is_disturbed(self.me, op.dst) {
+            let recovers = self.net.borrow().opt.recovers(self.me, op.dst);
+            if recovers && op.what == What::Add && fault.kind == FaultKind::AtomicUnknown {
+                self.net.borrow_mut().cover.hit(Hit::AtomicUnknown);
+            } else if !book.is_disturbed(self.me, op.dst) {
                 self.fail(Invariant::L1, format!("operation {id} failed: {fault}"));
             }
         }
@@ -342,11 +351,17 @@ impl Rank {
     }
 
     /// A message was delivered here that may tell of a put.
-    pub(crate) fn check_notice(&self, message: u64, book: &MessageBook) {
+    pub(crate) fn check_notice(&self, message: u64, book: &mut MessageBook) {
         if let Some((put, src, range)) = book.rma.told_by(message)
             && self.trusts(src)
         {
-            self.check_put(put, range, self.me, "its message is delivered");
+            let when = "its message is delivered";
+            self.check_put((put, range), self.me, when, Invariant::S13, book);
+            if self.net.borrow().opt.recovers(self.me, src) {
+                // The memory is ours again, and nobody else writes to it.
+                self.net.borrow_mut().hosts[self.me as usize].shared.use_again(range);
+                book.rma.used.insert(put, range);
+            }
         }
     }
 
@@ -355,7 +370,17 @@ impl Rank {
         self.net.borrow().hosts[rank as usize].trick.is_none()
     }
 
-    fn check_put(&self, put: u64, range: RemoteRange, dst: u32, when: &str) {
+    fn check_put(
+        &self,
+        (put, range): (u64, RemoteRange),
+        dst: u32,
+        when: &str,
+        invariant: Invariant,
+        book: &MessageBook,
+    ) {
+        if book.rma.used.contains_key(&put) {
+            return;
+        }
         let missing = {
             let net = self.net.borrow();
             let wanted = bytes(net.opt.seed, put, range.len as usize);
@@ -364,12 +389,22 @@ impl Rank {
         };
         if missing > 0 {
             let what = format!("{missing} of {} bytes of put {put} miss when {when}", range.len);
-            self.fail(Invariant::S13, what);
+            self.fail(invariant, what);
         }
     }
 }
 
 impl MessageBook {
+    /// At the end: memory that its owner has used since it was told of a put was not written to again.
+    pub(crate) fn check_used(&self, is_intact: impl Fn(u32, RemoteRange) -> bool) -> Vec<String> {
+        let bad = |(put, range): (&u64, &RemoteRange)| {
+            let op = self.rma.ops.get(*put as usize)?;
+            let what = format!("put {put} was made again after rank {} was told of it", op.dst);
+            (!is_intact(op.dst, *range)).then_some(what)
+        };
+        self.rma.used.iter().filter_map(bad).collect()
+    }
+
     /// At the end: no addition was lost, and none made twice.
     pub(crate) fn check_counters(&self, counter: impl Fn(u32, RemoteRange) -> u64) -> Vec<String> {
         let mut found = Vec::new();

@@ -213,6 +213,8 @@ pub struct Options {
     pub max_unknown: u32,
     /// Limit of one dial.
     pub t_conn: Nanos,
+    /// Which ranks recover lanes that fail.
+    pub recover: Vec<bool>,
 }
 
 pub(crate) const US: Nanos = 1_000;
@@ -223,7 +225,7 @@ impl Options {
     pub fn draw(seed: u64, model: Model, sabotage: Option<Sabotage>) -> Options {
         let rng = &mut Rng::new(mix(seed) ^ model as u64);
         let rma_rng = &mut Rng::new(mix(seed ^ 0x726d_6121) ^ model as u64);
-        let aside = sabotage == Some(Sabotage::PutsAside);
+        let recover_rng = &mut Rng::new(mix(seed ^ 0x7265_636f) ^ model as u64);
         let ranks = rng.range(2, 4) as u32;
         let lanes = draw_lanes(rng, sabotage);
         let depths = (0..ranks).map(|_| draw_depths(rng, &lanes)).collect();
@@ -231,7 +233,11 @@ impl Options {
         let late = rng.chance(1, 4);
         let listen_at =
             (0..ranks).map(|_| if late { rng.log_range(US, 3 * SECOND) } else { 0 }).collect();
-        let faults = swarm::draw(rng, ranks, sabotage);
+        let mut faults = swarm::draw(rng, ranks, sabotage);
+        let recover = draw_recover(recover_rng, ranks, sabotage);
+        if recover.contains(&true) {
+            swarm::draw_losses(recover_rng, ranks, &mut faults, sabotage);
+        }
         let mut cm = draw_cm(rng, ranks);
         let mut longest = 60 * SECOND;
         if faults.iter().any(Fault::is_failure) {
@@ -267,7 +273,7 @@ impl Options {
             oneself: sabotage.is_none() && Rng::new(mix(seed ^ 0x7365_6c66)).chance(1, 4),
             workload,
             messages: rng.log_range(40, 400),
-            rma: if sabotage.is_none() || aside { rma_rng.log_range(8, 100) } else { 0 },
+            rma: if sabotage.is_none_or(Sabotage::has_rma) { rma_rng.log_range(8, 100) } else { 0 },
             max_reads: rma_rng.log_range(1, 16) as u16,
             hold: rng.pick(&[0, 0, 2, 10]),
             hold_for: Delay { min: US, max: rng.log_range(10 * US, 20 * MS), tail: 8 },
@@ -283,12 +289,19 @@ impl Options {
             max_accepting: rng.pick(&[1, 2, 256]),
             max_unknown,
             t_conn: rng.log_range(2 * SECOND, longest),
+            recover,
         }
     }
 
     /// Whether someone is gone for good, or a connection is broken: peers may fail.
     pub fn has_failures(&self) -> bool {
         self.faults.iter().any(Fault::is_failure)
+    }
+
+    /// Whether lanes between two ranks are made anew. Those of a rank to itself are not.
+    pub fn recovers(&self, a: u32, b: u32) -> bool {
+        let on = |rank: u32| self.recover.get(rank as usize) == Some(&true);
+        a != b && on(a) && on(b)
     }
 
     /// Bytes of payload of the largest message of a class.
@@ -344,6 +357,16 @@ fn draw_depths(rng: &mut Rng, lanes: &[LaneConfig]) -> Vec<u16> {
     let same = rng.chance(3, 4);
     let draw = |lane: &LaneConfig| if same { lane.depth } else { rng.log_range(4, 64) as u16 };
     lanes.iter().map(draw).collect()
+}
+
+/// Half of the runs recover; in some of these not everyone.
+fn draw_recover(rng: &mut Rng, ranks: u32, sabotage: Option<Sabotage>) -> Vec<bool> {
+    let some = match sabotage {
+        None => rng.chance(1, 2),
+        Some(sabotage) => sabotage.is_about_recovery(),
+    };
+    let all = sabotage.is_some() || rng.chance(7, 8);
+    (0..ranks).map(|_| some && (all || rng.chance(1, 2))).collect()
 }
 
 fn draw_cm(rng: &mut Rng, ranks: u32) -> CmOptions {

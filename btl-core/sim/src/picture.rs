@@ -197,7 +197,7 @@ impl Picture {
             _ if end.is_none() => "#d00000",
             Some(FrameKind::Hello | FrameKind::HelloAck) => "#2060c0",
             Some(FrameKind::Data) => "#222",
-            Some(FrameKind::Credit | FrameKind::LaneCredit) => "#108040",
+            Some(FrameKind::Credit | FrameKind::LaneCredit | FrameKind::Ack) => "#108040",
             Some(FrameKind::Bye) => "#8040a0",
             Some(FrameKind::Fence | FrameKind::FenceAck) => "#907010",
             Some(FrameKind::Stray) | None => "#d00000",
@@ -255,9 +255,9 @@ mod tests {
         let mut picture = Picture::new(2);
         picture.add_qp(0, 0);
         picture.add_qp(1, 0);
-        picture.sent(10, 0, &[0x11, 0, 2, 0, 0, 0, 0, 0]);
-        picture.sent(20, 0, &[0x13, 0, 0, 0, 0, 0, 0, 0]);
-        picture.sent(30, 0, &[0x14, 0, 1, 0, 0, 0, 0, 0]);
+        picture.sent(10, 0, &[0x21, 0, 2, 0, 0, 0, 0, 0]);
+        picture.sent(20, 0, &[0x23, 0, 0, 0, 0, 0, 0, 0]);
+        picture.sent(30, 0, &[0x24, 0, 1, 0, 0, 0, 0, 0]);
         picture.arrived(40, 0, 1);
         picture.mark_qp(50, 1, "died <here>", true);
         let svg = picture.svg("a & b");

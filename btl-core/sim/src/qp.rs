@@ -289,7 +289,7 @@ impl Net {
         match havoc {
             Havoc::Double => return now && !payload.is_empty(),
             Havoc::FlipBit => payload.last_mut().filter(|_| now).into_iter().for_each(|b| *b ^= 1),
-            Havoc::LoseCredits if now => header[2..4].fill(0),
+            Havoc::LoseCredits if now => (header[2], header[3]) = (0, header[3] & 0xe0),
             Havoc::LoseCredits => {}
         }
         false

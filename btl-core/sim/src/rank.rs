@@ -13,7 +13,7 @@ use crate::swarm::Fault;
 use crate::workload::Item;
 use btl_core::engine::{Event, RecvBuf, SendBuf};
 use btl_core::error::{AllocError, SendErrorKind};
-use btl_core::{Config, Engine, Nanos, PeerId, PortEvent, SECOND};
+use btl_core::{Config, Engine, Nanos, PeerId, PortEvent, Recovery, SECOND};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -478,6 +478,12 @@ impl Rank {
         }
     }
 
+    /// Whether the engine makes lanes, or is about to close some.
+    pub(crate) fn is_connecting(&self) -> bool {
+        let gauges = self.engine.gauges();
+        gauges.connecting > 0 || gauges.hangups > 0
+    }
+
     /// Adds the engine's own counters to the coverage.
     pub(crate) fn count(&self) {
         let stats = self.engine.stats();
@@ -496,6 +502,10 @@ impl Rank {
             (Hit::CreditAlone, stats.credit_only_sent),
             (Hit::CreditElsewhere, stats.credits_on_first_lane),
             (Hit::RecvRefused, stats.receives_refused),
+            (Hit::Recovered, stats.recoveries),
+            (Hit::Resent, stats.retransmitted),
+            (Hit::ComeAgain, stats.duplicates),
+            (Hit::AckAlone, stats.acks_alone),
         ] {
             cover.add(hit, n);
         }
@@ -528,6 +538,11 @@ fn config_for(me: u32, opt: &Options) -> Config {
     config.force_credit_route = true;
     config.max_accepting = opt.max_accepting;
     config.max_unknown = opt.max_unknown;
+    config.recover = opt.recover[me as usize].then(|| Recovery {
+        attempts: 1_000,
+        t_recover: 600 * SECOND,
+        ..Recovery::default()
+    });
     if let Some(sabotage) = opt.sabotage {
         config.sabotage = sabotage.switch();
     }

@@ -12,6 +12,8 @@ use btl_core::rma::{Atomic, RemoteRange, RmaCaps, RmaPost, Verb};
 
 /// The longest request of a device: small, so that operations are cut.
 pub(crate) const MAX_PIECE: u64 = 700;
+/// What a rank writes to memory that it uses again.
+const USED: u8 = 0xa5;
 /// Addresses of a rank's shared memory begin here.
 const BASE: u64 = 1 << 20;
 
@@ -78,6 +80,17 @@ impl Shared {
     pub(crate) fn look(&self, range: RemoteRange) -> &[u8] {
         let at = (range.addr - BASE) as usize;
         &self.arena[at..at + range.len as usize]
+    }
+
+    /// Its owner writes something else there.
+    pub(crate) fn use_again(&mut self, range: RemoteRange) {
+        let at = (range.addr - BASE) as usize;
+        self.arena[at..at + range.len as usize].fill(USED);
+    }
+
+    /// Whether that is what is still there.
+    pub(crate) fn is_intact(&self, range: RemoteRange) -> bool {
+        self.look(range).iter().all(|byte| *byte == USED)
     }
 
     fn at(&mut self, rank: u32, range: RemoteRange) -> Option<&mut [u8]> {

@@ -65,6 +65,8 @@ struct World {
     opt: Options,
     phase: Phase,
     events: u64,
+    /// Pairs whose link was down for long.
+    cut_off: Vec<(u32, u32)>,
 }
 
 /// Runs the simulation of `opt`. `print`: every event goes to standard output.
@@ -118,13 +120,17 @@ fn run_on(opt: &Options, net: Net) -> (Outcome, Option<Picture>) {
 impl World {
     fn new(opt: Options, net: SharedNet) -> World {
         let plans = workload::draw(&opt, &mut Rng::new(opt.seed ^ 0x776f_726b));
-        let book = MessageBook::new(opt.seed, opt.ranks);
+        let mut book = MessageBook::new(opt.seed, opt.ranks);
+        for pair in 0..opt.ranks * opt.ranks {
+            let (a, b) = (pair / opt.ranks, pair % opt.ranks);
+            book.acknowledged[pair as usize] = opt.recovers(a, b);
+        }
         let ranks = plans
             .into_iter()
             .enumerate()
             .map(|(me, plan)| Rank::new(me as u32, &net, &opt, plan))
             .collect();
-        World { net, ranks, book, opt, phase: Phase::Work, events: 0 }
+        World { net, ranks, book, opt, phase: Phase::Work, events: 0, cut_off: Vec::new() }
     }
 
     fn run(&mut self) {
@@ -321,10 +327,10 @@ impl World {
             Fault::NeverThere(_) | Fault::Dies(..) | Fault::Vanishes(..) => self.kill(fault, rank),
             Fault::Breaks(..) => {
                 let peer = self.net.borrow_mut().break_one(rank);
-                peer.into_iter().for_each(|peer| self.book.disturb(rank, peer));
+                peer.into_iter().for_each(|peer| self.lose(rank, peer));
             }
             Fault::DeviceFatal(..) => {
-                self.book.disturb_all(rank);
+                (0..self.opt.ranks).for_each(|peer| self.lose(rank, peer));
                 self.net.borrow_mut().break_all(rank);
             }
             Fault::Removed(..) => {
@@ -345,11 +351,20 @@ impl World {
             }
             Fault::Cut(cut) => {
                 if cut.breaks {
-                    self.book.disturb(cut.from, cut.to);
+                    self.lose(cut.from, cut.to);
+                    // One end may not hear that the other gave up, if it has nothing to say.
+                    self.cut_off.extend([(cut.from, cut.to), (cut.to, cut.from)]);
                 }
                 self.net.borrow_mut().cut(cut);
             }
             Fault::Pause(_, _, len) => self.net.borrow_mut().pause(rank, now + len),
+        }
+    }
+
+    /// Connections between two ranks are lost: their messages may be too, unless both recover.
+    fn lose(&mut self, a: u32, b: u32) {
+        if !self.opt.recovers(a, b) {
+            self.book.disturb(a, b);
         }
     }
 
@@ -391,7 +406,7 @@ impl World {
                     self.phase = Phase::Settle(now + SECOND / 5);
                 }
             }
-            Phase::Settle(_) if !self.net.borrow().is_quiet() => {
+            Phase::Settle(_) if !self.is_quiet() => {
                 self.phase = Phase::Settle(now + SECOND / 5);
             }
             Phase::Settle(since) if now > since => {
@@ -417,6 +432,12 @@ impl World {
         }
     }
 
+    /// Whether nothing moves any more.
+    fn is_quiet(&self) -> bool {
+        let at_work = |rank: &Rank| rank.life != Life::Dead && rank.is_connecting();
+        self.net.borrow().is_quiet() && !self.ranks.iter().any(at_work)
+    }
+
     fn start_close(&mut self) {
         let mut net = self.net.borrow_mut();
         let spread = net.rng.log_range(1, 50_000_000);
@@ -433,7 +454,7 @@ impl World {
     fn check_rest(&mut self) {
         for a in 0..self.opt.ranks {
             for b in (0..self.opt.ranks).filter(|b| *b != a) {
-                if self.book.is_disturbed(a, b) {
+                if self.book.is_disturbed(a, b) || self.cut_off.contains(&(a, b)) {
                     continue;
                 }
                 for class in 0..self.opt.lanes.len() as u8 {
@@ -504,6 +525,13 @@ impl World {
         };
         for what in found {
             self.net.borrow_mut().fail(Invariant::S8, what);
+        }
+        let found = {
+            let net = self.net.borrow();
+            self.book.check_used(|dst, range| net.hosts[dst as usize].shared.is_intact(range))
+        };
+        for what in found {
+            self.net.borrow_mut().fail(Invariant::S14, what);
         }
     }
 

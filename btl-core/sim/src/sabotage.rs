@@ -73,4 +73,27 @@ sabotages! {
     PutsAside = "puts-aside", "M16", puts_on_last_lane;
     /// The credit route FirstLane, forced. A setting: where receives can be used at once nothing comes of it.
     FirstLane = "first-lane", "M17";
+    /// What the peer has delivered and not acknowledged is sent again.
+    ForgetDelivered = "forget-delivered", "M18", forget_delivered;
+    /// Sends are over when the device is done with them.
+    AckedTooEarly = "acked-too-early", "M19", acked_too_early;
+    /// Nothing is sent again.
+    ResendNothing = "resend-nothing", "M20", resend_nothing;
+    /// Puts are made again though the peer was told of them.
+    RepeatPuts = "repeat-puts", "M21", repeat_puts;
+    /// Nobody acknowledges what was not followed by more traffic.
+    NoTailAcks = "no-tail-acks", "M22", no_tail_acks;
+}
+
+impl Sabotage {
+    /// Whether it shows only where lanes are made anew.
+    pub fn is_about_recovery(self) -> bool {
+        use Sabotage::*;
+        matches!(self, ForgetDelivered | AckedTooEarly | ResendNothing | RepeatPuts | NoTailAcks)
+    }
+
+    /// Whether it is about one-sided operations.
+    pub fn has_rma(self) -> bool {
+        matches!(self, Sabotage::PutsAside | Sabotage::RepeatPuts)
+    }
 }

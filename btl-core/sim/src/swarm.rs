@@ -77,11 +77,15 @@ pub enum Trick {
     EarlyBye,
     /// Longer than the largest message.
     TooLong,
+    /// Acknowledges more than it was sent.
+    Acks,
+    /// Its Hello claims to have what it was never sent.
+    Resume,
 }
 
 impl Trick {
     /// All of them.
-    pub const ALL: [Trick; 13] = [
+    pub const ALL: [Trick; 15] = [
         Trick::Version,
         Trick::Kind,
         Trick::Short,
@@ -95,6 +99,8 @@ impl Trick {
         Trick::Noise,
         Trick::EarlyBye,
         Trick::TooLong,
+        Trick::Acks,
+        Trick::Resume,
     ];
 }
 
@@ -157,6 +163,36 @@ pub(crate) fn draw(rng: &mut Rng, ranks: u32, sabotage: Option<Sabotage>) -> Vec
     faults
 }
 
+/// Connections that are lost where they are made anew: one after the other, at both sides at once, while the last loss
+/// is not over yet, all of a device, and with a link that is down for long.
+pub(crate) fn draw_losses(
+    rng: &mut Rng,
+    ranks: u32,
+    faults: &mut Vec<Fault>,
+    sabotage: Option<Sabotage>,
+) {
+    for fault in faults.iter_mut() {
+        // As where other failures are drawn.
+        if let Fault::Pause(_, _, len) = fault {
+            *len = (*len).min(2 * SECOND);
+        }
+    }
+    let mut at = rng.log_range(US, 50 * MS);
+    for _ in 0..rng.pick(&[1, 2, 3, 5]) {
+        let who = rng.below(u64::from(ranks)) as u32;
+        faults.push(match rng.below(8) {
+            0 => Fault::DeviceFatal(who, at),
+            1 if sabotage.is_none() => {
+                let mut cut = draw_cut(rng, ranks, true);
+                (cut.at, cut.len) = (at, rng.log_range(100 * MS, 30 * SECOND));
+                Fault::Cut(cut)
+            }
+            _ => Fault::Breaks(who, at),
+        });
+        at += rng.pick(&[0, US, 50 * US, MS, 20 * MS]);
+    }
+}
+
 fn draw_failure(rng: &mut Rng, ranks: u32) -> Fault {
     let (who, when) = (rng.below(u64::from(ranks)) as u32, rng.log_range(US, 100 * MS));
     match rng.below(13) {
@@ -192,6 +228,9 @@ fn for_sabotage(rng: &mut Rng, ranks: u32, sabotage: Sabotage) -> Vec<Fault> {
             vec![Fault::Byzantine(who, trick)]
         }
         Sabotage::LengthUnchecked => vec![Fault::Byzantine(who, Trick::Length)],
+        it if it.is_about_recovery() => {
+            (0..3).map(|n| Fault::Breaks(who, when + n * 5 * MS)).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -1,11 +1,11 @@
 //! The checker itself: traces made by hand that break one invariant each.
 use btl_sim::check::{Invariant, LaneChecker};
 
-const HELLO: u8 = 0x11;
-const ACK: u8 = 0x12;
-const DATA: u8 = 0x13;
-const BYE: u8 = 0x15;
-const STRAY: u8 = 0x1f;
+const HELLO: u8 = 0x21;
+const ACK: u8 = 0x22;
+const DATA: u8 = 0x23;
+const BYE: u8 = 0x25;
+const STRAY: u8 = 0x2f;
 
 fn frame(kind: u8, credits: u16) -> [u8; 8] {
     let [a, b] = credits.to_le_bytes();
@@ -168,10 +168,10 @@ fn what_a_hostile_peer_sends_is_known_for_what_it_is() {
     told(&[&frame(DATA, 5)], "credits");
     told(&[&frame(HELLO, 0)], "another");
     told(&[&frame(BYE, 0), &frame(DATA, 0)], "after Bye");
-    told(&[&frame(0x23, 0)], "version");
-    told(&[&frame(0x1e, 0)], "kind");
+    told(&[&frame(0x13, 0)], "version");
+    told(&[&frame(0x2e, 0)], "kind");
     told(&[&[DATA; 5]], "shorter");
-    told(&[&[DATA, 0, 0, 0, 9, 0, 0, 0]], "length");
+    told(&[&[DATA, 0, 0, 0, 0, 9, 0, 0]], "length");
     let mut check = lane(4);
     check.hostile = true;
     check.on_polled(1, false, Some(&frame(DATA, 0)));
@@ -245,8 +245,8 @@ fn two_lanes() -> LaneChecker {
 
 /// Rank 1 tells `credits` of its receives on lane 1 on lane 0; `generation` of that lane, dialled by rank 0.
 fn tell_elsewhere(check: &mut LaneChecker, generation: u8, credits: u8) {
-    let mut bytes = frame(0x18, 0).to_vec();
-    bytes[4] = 8;
+    let mut bytes = frame(0x28, 0).to_vec();
+    bytes[5] = 8;
     bytes.extend([1, 0, credits, 0, generation, 0, 0, 0]);
     check.on_post_send(1, &bytes);
     check.on_polled(0, false, Some(&bytes));

@@ -5,6 +5,7 @@ use crate::endpoint::EARLY_ENDS;
 use crate::error::ConnectFault;
 use crate::names::{ConnToken, Nanos, ProcName, Role, SECOND};
 use crate::route;
+use crate::recover::{Rejoin, Resume};
 use crate::setup::Agreed;
 use crate::wire::{Greeting, PrivateData, RejectReason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,6 +40,8 @@ struct Peer {
 struct Link {
     /// The engine asked for it, and when.
     wanted: Option<Nanos>,
+    /// What it said then.
+    rejoin: Rejoin,
     dial: Option<ConnToken>,
     accept: Option<ConnToken>,
     up: Option<ConnToken>,
@@ -128,7 +131,7 @@ impl Machine {
         match input {
             Input::Announce { name, addrs } => self.announce(name, addrs, now),
             Input::Forget { name } => self.forget(name),
-            Input::Want { name, class } => self.want(name, class, now),
+            Input::Want { name, class, rejoin } => self.want(name, class, rejoin, now),
             Input::Request { conn, data } => self.request(conn, &data, now),
             Input::DialDone { conn, outcome } => self.dial_done(conn, outcome, now),
             Input::AcceptDone { conn, outcome } => self.accept_done(conn, outcome, now),
@@ -167,7 +170,7 @@ impl Machine {
         self.prune(name);
     }
 
-    fn want(&mut self, name: ProcName, class: u8, now: Nanos) {
+    fn want(&mut self, name: ProcName, class: u8, rejoin: Rejoin, now: Nanos) {
         if self.stopped {
             self.fail(name, class, ConnectFault::Stopped);
             return;
@@ -177,6 +180,7 @@ impl Machine {
             self.fail(name, class, ConnectFault::Rejected(RejectReason::UnknownLane));
             return;
         };
+        link.rejoin = rejoin;
         if link.wanted.is_some() {
             return;
         }
@@ -189,7 +193,9 @@ impl Machine {
         }
         link.wanted = Some(now);
         link.tries = 0;
-        link.pause = 0;
+        link.pause = rejoin.after.unwrap_or(0);
+        let later = (link.pause > 0).then(|| now.saturating_add(link.pause));
+        self.set_timer(name, class, later);
         self.dial_if_wanted(name, class, now);
     }
 
@@ -223,13 +229,21 @@ impl Machine {
             buffer_size: lane.buffer_size,
             depth: lane.depth,
             route: self.config.credit_route,
+            recover: self.config.recover.is_some(),
+            lost: link.rejoin.lost,
         };
+        let limit = give_up_of(&self.config, link.rejoin).1;
+        let rejoins = link.rejoin.after.is_some();
+        let last = link.wanted.unwrap_or(now).saturating_add(limit);
         self.set_timer(name, class, None);
         let stage = Stage::Dialing;
         let entry =
             Conn { name, class, stage, generation, addr: Some(addr), agreed: None, wanted: None };
         self.conns.insert(conn, entry);
-        let deadline = now.saturating_add(self.config.t_conn);
+        let mut deadline = now.saturating_add(self.config.t_conn);
+        if rejoins {
+            deadline = deadline.min(last.max(now.saturating_add(SECOND / 10)));
+        }
         self.actions.push_back(Action::Dial {
             conn,
             name,
@@ -289,6 +303,8 @@ impl Machine {
             from: self.config.me,
             to: name,
             route: self.config.credit_route,
+            recover: self.config.recover.is_some(),
+            lost: None,
             buffer_size: lane.buffer_size,
             depth: lane.depth,
             ..hello
@@ -338,9 +354,10 @@ impl Machine {
             let current = conn.and_then(|conn| conns.get(&conn));
             // A dialler has one dial at a time: a newer one means that it gave this one up. One
             // that we dialled is not the peer's to replace.
-            current.is_none_or(|c| {
-                c.stage != Stage::Up(Role::Initiator)
-                    && hello.generation.wrapping_sub(c.generation).cast_signed() > 0
+            current.is_none_or(|c| match c.stage {
+                // Unless it says that this very one is lost there.
+                Stage::Up(Role::Initiator) => hello.lost == Some(c.generation),
+                _ => hello.generation.wrapping_sub(c.generation).cast_signed() > 0
             })
         };
         let link = self.peers.get(&name).and_then(|p| p.links.get(usize::from(place)));
@@ -435,11 +452,17 @@ impl Machine {
 
     /// What a connection is like after both sides have said what they want.
     fn agreed(&self, hello: &Greeting) -> Agreed {
+        let both = hello.recover && self.config.recover.is_some();
+        // The two ends of a connection to oneself end together.
+        let recover = both && hello.from != self.config.me;
         Agreed {
             peer_buffer_size: hello.buffer_size,
             peer_depth: hello.depth,
             generation: hello.generation,
-            first_lane: route::agree(self.config.credit_route, hello.route),
+            // Credits on another lane would be lost with that lane.
+            first_lane: route::agree(self.config.credit_route, hello.route).filter(|_| !recover),
+            recover,
+            resume: Resume::default(),
         }
     }
 
@@ -454,7 +477,7 @@ impl Machine {
 
     /// `conn` is the link's connection from now on. Whatever else the link had is dead: the peer
     /// has at most one connection too, and it is this one.
-    fn hand_over(&mut self, conn: ConnToken, role: Role, agreed: Agreed) {
+    fn hand_over(&mut self, conn: ConnToken, role: Role, mut agreed: Agreed) {
         let Some(entry) = self.conns.get_mut(&conn) else { return };
         let (name, class) = (entry.name, entry.class);
         if entry.stage == Stage::Accepting {
@@ -466,6 +489,8 @@ impl Machine {
         let Some(link) = peer.links.get_mut(usize::from(class)) else { return };
         let old_up = link.up.replace(conn);
         entry.wanted = link.wanted.take();
+        // The newest word of the engine: between its wish and this connection it has had no other.
+        agreed.resume = link.rejoin.resume;
         // What else was under way is not wanted any more. It may succeed at the peer all the same; then it ends there
         // unused.
         let other = match role {
@@ -497,15 +522,15 @@ impl Machine {
     fn try_again(&mut self, conn: ConnToken, why: &str, retry: Retry, now: Nanos) {
         let Some(entry) = self.forget_conn(conn) else { return };
         let (name, class) = (entry.name, entry.class);
-        let (min, max) = (self.config.backoff_min, self.config.backoff_max);
-        let give_up = self.config.t_give_up;
+        let rejoin = self.link_mut(name, class).map(|link| link.rejoin).unwrap_or_default();
+        let ((min, max), give_up, attempts) = give_up_of(&self.config, rejoin);
         let Some(link) = self.link_mut(name, class) else { return };
         let busy = link.up.is_some() || link.accept.is_some() || link.dial.is_some();
         let Some(since) = link.wanted.filter(|_| !busy) else {
             self.prune(name);
             return;
         };
-        if now.saturating_sub(since) >= give_up {
+        if now.saturating_sub(since) >= give_up || link.tries >= attempts {
             let fault = ConnectFault::GaveUp {
                 tries: link.tries,
                 seconds: now.saturating_sub(since) / SECOND,
@@ -685,5 +710,13 @@ impl Machine {
             Stage::Up(role) => Some(role),
             _ => None,
         }
+    }
+}
+
+/// How patient to be with a link: shortest and longest pause, time in all, dials in all.
+fn give_up_of(config: &Config, rejoin: Rejoin) -> ((Nanos, Nanos), Nanos, u32) {
+    match config.recover.filter(|_| rejoin.after.is_some()) {
+        Some(it) => ((it.backoff_min, it.backoff_max), it.t_recover, it.attempts),
+        None => ((config.backoff_min, config.backoff_max), config.t_give_up, u32::MAX),
     }
 }

@@ -1,6 +1,7 @@
 //! Two machines and a network between them, in every order of events.
 use super::*;
 use crate::names::SECOND;
+use crate::recover::Rejoin;
 use crate::wire::{Greeting, RejectReason};
 use crate::{Config, CreditRoute, LaneConfig};
 use std::collections::HashSet;
@@ -148,7 +149,7 @@ impl World {
     fn step(&mut self, at: usize) {
         match self.pending.remove(at) {
             Pending::Want { side } => {
-                self.input(side, Input::Want { name: NAMES[1 - side], class: 0 });
+                self.input(side, Input::Want { name: NAMES[1 - side], class: 0, rejoin: Rejoin::default() });
             }
             Pending::Request { from, link, data } => {
                 let conn = self.machines[1 - from].token();
@@ -182,7 +183,7 @@ impl World {
             }
             Pending::Hangup { side, conn } => {
                 self.input(side, Input::Hangup { conn });
-                self.input(side, Input::Want { name: NAMES[1 - side], class: 0 });
+                self.input(side, Input::Want { name: NAMES[1 - side], class: 0, rejoin: Rejoin::default() });
             }
         }
     }
@@ -319,6 +320,8 @@ fn greeting(from: usize, to: usize) -> Greeting {
         buffer_size: 256,
         depth: 4,
         route: CreditRoute::OwnLane,
+        recover: false,
+        lost: None,
     }
 }
 
@@ -456,7 +459,7 @@ fn failed_dials_take_the_next_address_after_a_growing_pause() {
     let mut m = Machine::new(&config(0));
     let (name, class) = (NAMES[1], 0);
     m.handle(Input::Announce { name, addrs: vec![addr(1), addr(2)] }, 0);
-    m.handle(Input::Want { name, class }, 0);
+    m.handle(Input::Want { name, class, rejoin: Rejoin::default() }, 0);
     let mut now = 0;
     let mut last = 0;
     for n in 0..40u32 {
@@ -496,7 +499,7 @@ fn rejects_decide_whether_it_is_tried_again() {
     ] {
         let mut m = Machine::new(&config(0));
         m.handle(Input::Announce { name: NAMES[1], addrs: vec![addr(1), addr(2)] }, 0);
-        m.handle(Input::Want { name: NAMES[1], class: 0 }, 0);
+        m.handle(Input::Want { name: NAMES[1], class: 0, rejoin: Rejoin::default() }, 0);
         let (conn, ..) = dial(&mut m, 0);
         let data = reason.map_or_else(PrivateData::default, R::encode);
         m.handle(Input::DialDone { conn, outcome: DialOutcome::Rejected(data) }, 0);
@@ -521,7 +524,7 @@ fn a_wrong_answer_ends_the_connect() {
     for change in 0..6 {
         let mut m = Machine::new(&config(0));
         m.handle(Input::Announce { name: NAMES[1], addrs: vec![addr(1)] }, 0);
-        m.handle(Input::Want { name: NAMES[1], class: 0 }, 0);
+        m.handle(Input::Want { name: NAMES[1], class: 0, rejoin: Rejoin::default() }, 0);
         let (conn, ..) = dial(&mut m, 0);
         let mut answer = greeting(1, 0);
         match change {
@@ -551,7 +554,7 @@ fn a_wrong_answer_ends_the_connect() {
 fn late_and_unknown_events_are_ignored() {
     let mut m = Machine::new(&config(0));
     m.handle(Input::Announce { name: NAMES[1], addrs: vec![addr(1)] }, 0);
-    m.handle(Input::Want { name: NAMES[1], class: 0 }, 0);
+    m.handle(Input::Want { name: NAMES[1], class: 0, rejoin: Rejoin::default() }, 0);
     let (conn, ..) = dial(&mut m, 0);
     m.handle(Input::Forget { name: NAMES[1] }, 0);
     assert_eq!(m.poll_action(), Some(Action::Drop { conn }));
@@ -564,9 +567,9 @@ fn late_and_unknown_events_are_ignored() {
     m.handle(Input::Tick, Nanos::MAX);
     assert_eq!((m.poll_action(), m.next_timeout()), (None, None));
     // A lane that nobody could make, and a peer nobody knows.
-    m.handle(Input::Want { name: NAMES[1], class: 9 }, 0);
+    m.handle(Input::Want { name: NAMES[1], class: 9, rejoin: Rejoin::default() }, 0);
     assert!(matches!(m.poll_action(), Some(Action::Failed { class: 9, .. })));
-    m.handle(Input::Want { name: NAMES[1], class: 0 }, 0);
+    m.handle(Input::Want { name: NAMES[1], class: 0, rejoin: Rejoin::default() }, 0);
     let failed = m.poll_action();
     assert!(matches!(failed, Some(Action::Failed { fault: ConnectFault::NoAddress, .. })));
 }
@@ -575,7 +578,7 @@ fn late_and_unknown_events_are_ignored() {
 fn a_hand_over_that_fails_is_tried_again() {
     let mut m = Machine::new(&config(0));
     m.handle(Input::Announce { name: NAMES[1], addrs: vec![addr(1)] }, 0);
-    m.handle(Input::Want { name: NAMES[1], class: 0 }, 0);
+    m.handle(Input::Want { name: NAMES[1], class: 0, rejoin: Rejoin::default() }, 0);
     let (conn, ..) = dial(&mut m, 0);
     let outcome = DialOutcome::Established(greeting(1, 0).encode());
     m.handle(Input::DialDone { conn, outcome }, 0);
@@ -591,7 +594,7 @@ fn a_hand_over_that_fails_is_tried_again() {
 fn a_dial_is_given_up_when_the_peers_own_connect_stands() {
     let mut m = Machine::new(&config(1));
     m.handle(Input::Announce { name: NAMES[0], addrs: vec![addr(0)] }, 0);
-    m.handle(Input::Want { name: NAMES[0], class: 0 }, 0);
+    m.handle(Input::Want { name: NAMES[0], class: 0, rejoin: Rejoin::default() }, 0);
     let (dialled, ..) = dial(&mut m, 0);
     let accepted = answer(&mut m, greeting(0, 1).encode()).unwrap();
     m.handle(Input::AcceptDone { conn: accepted, outcome: Ok(()) }, 0);
@@ -614,7 +617,7 @@ fn a_machine_connects_to_itself_and_to_no_other_of_its_name() {
     let me = NAMES[1];
     m.handle(Input::Announce { name: me, addrs: vec![addr(1)] }, 0);
     assert_eq!(answer(&mut m, greeting(1, 1).encode()), Err(RejectReason::WrongProcess));
-    m.handle(Input::Want { name: me, class: 0 }, 0);
+    m.handle(Input::Want { name: me, class: 0, rejoin: Rejoin::default() }, 0);
     let Some(Action::Dial { conn: dial, data, .. }) = m.poll_action() else { panic!("no dial") };
     let hello = Greeting::decode(&data).expect("a greeting");
     let other = Greeting { generation: hello.generation + 1, ..hello };
@@ -637,6 +640,6 @@ fn a_machine_connects_to_itself_and_to_no_other_of_its_name() {
         assert_eq!(m.poll_action(), Some(Action::Drop { conn }), "{role:?}");
     }
     assert_eq!((m.connections(), m.role(me, 0)), (0, None));
-    m.handle(Input::Want { name: me, class: 1 }, 0);
+    m.handle(Input::Want { name: me, class: 1, rejoin: Rejoin::default() }, 0);
     assert!(matches!(m.poll_action(), Some(Action::Failed { class: 1, .. })));
 }

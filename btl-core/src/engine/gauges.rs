@@ -26,6 +26,8 @@ pub struct Gauges {
     pub unposted: usize,
     /// Lanes asked for and not there yet.
     pub connecting: u32,
+    /// Messages that the device is done with and the peer has not acknowledged.
+    pub held: u32,
 }
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
@@ -42,6 +44,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             hangups: self.io.hangups.len(),
             unposted: lanes().map(|lane| lane.unposted.len()).sum(),
             connecting: self.connecting,
+            held: lanes().map(|lane| lane.rec.held.len()).sum(),
         }
     }
 

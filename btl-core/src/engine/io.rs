@@ -1,5 +1,6 @@
 //! A lane in the engine, and everything that posts on it.
 use super::PortEvent;
+use super::recover::Rec;
 use super::rma::Ops;
 use crate::error::{PortError, ProtocolFault};
 use crate::frag::{Fifo, Table};
@@ -45,6 +46,8 @@ pub(super) struct Lane<S> {
     /// Fences the peer has been asked about.
     pub(super) fences: Fifo,
     pub(super) bye: Bye,
+    /// What recovery needs.
+    pub(super) rec: Rec,
     /// Receives the device did not take yet.
     pub(super) unposted: Vec<S>,
     pub(super) in_retry: bool,
@@ -72,7 +75,9 @@ pub(super) struct Due(u32);
 
 impl Due {
     const HELLO_ACK: u32 = 1;
-    const FENCE: u32 = 2;
+    const ACK: u32 = 2;
+    const ASK: u32 = 4;
+    const FENCE: u32 = 8;
 
     #[inline]
     pub(super) fn is_none(&self) -> bool {
@@ -88,11 +93,30 @@ impl Due {
         self.0 = self.0 & !Self::HELLO_ACK | u32::from(due);
     }
 
+    /// Acknowledgements, though there is nothing for them to ride on.
+    pub(super) fn ack(&self) -> bool {
+        self.0 & Self::ACK != 0
+    }
+
+    #[inline]
+    pub(super) fn set_ack(&mut self, due: bool) {
+        self.0 = self.0 & !Self::ACK | if due { Self::ACK } else { 0 };
+    }
+
+    /// A question whether puts are there.
+    pub(super) fn ask(&self) -> bool {
+        self.0 & Self::ASK != 0
+    }
+
+    pub(super) fn set_ask(&mut self, due: bool) {
+        self.0 = self.0 & !Self::ASK | if due { Self::ASK } else { 0 };
+    }
+
     pub(super) fn fences(&self) -> bool {
         self.0 >= Self::FENCE
     }
 
-    /// A fence came. A peer that sends more than 2^31 of them loses answers.
+    /// A fence came. A peer that sends more than 2^29 of them loses answers.
     pub(super) fn add_fence(&mut self) {
         self.0 = self.0.checked_add(Self::FENCE).unwrap_or(self.0);
     }
@@ -161,6 +185,8 @@ pub(super) struct Io<P: Port> {
     pub(super) turned_away: Option<RefusedWhy>,
     /// Lanes whose credits are to be told on the first lane of their peer.
     pub(super) elsewhere: Vec<LaneId>,
+    /// Lanes on which acknowledgements were owed, and when that was entered.
+    pub(super) acks: VecDeque<(Nanos, LaneId)>,
     #[cfg(feature = "sabotage")]
     pub(super) sabotage: crate::config::Sabotage,
     /// No rule is broken: messages take the short way, as in what ships.
@@ -225,13 +251,17 @@ impl<P: Port> Io<P> {
         if let Some(why) = self.turned_away.take() {
             return self.data_refused(lane, i, Refused { why, slot: Some(slot) });
         }
-        let frame = Frame { kind: Kind::Data, tag: frag.tag, len: frag.len };
+        let acks = if lane.rec.on { lane.rec.stream.owed() } else { 0 };
+        let frame = Frame { kind: Kind::Data, tag: frag.tag, acks, len: frag.len };
         match transmit(&mut lane.acct, &mut self.port, frame, slot, when) {
             Ok(posted) => {
                 lane.used = true;
                 lane.stats.messages_sent += 1;
                 lane.stats.bytes_sent += u64::from(frame.len);
                 lane.stats.credits_piggybacked += u64::from(posted.told);
+                if lane.rec.on {
+                    lane.data_posted(acks);
+                }
                 Ok(())
             }
             Err(NotSent::Refused(why, slot)) => {
@@ -274,7 +304,7 @@ impl<P: Port> Io<P> {
     pub(super) fn post_control(&mut self, lane: &mut Lane<P::Slot>, kind: Kind) -> Option<Posted> {
         let mut slot = lane.ctl.take()?;
         let len = match kind {
-            Kind::HelloAck => lane.hello.put(&mut slot).unwrap_or(0),
+            Kind::HelloAck => lane.hello.put(&mut slot, lane.rec.stream.resume()).unwrap_or(0),
             _ => 0,
         };
         self.post_control_slot(lane, kind, len, slot)
@@ -289,9 +319,11 @@ impl<P: Port> Io<P> {
         slot: P::Slot,
     ) -> Option<Posted> {
         let addr = slot.as_ptr().addr();
-        let frame = Frame { kind, tag: 0, len };
+        let acks = lane.rec.stream.owed();
+        let frame = Frame { kind, tag: 0, acks, len };
         match transmit(&mut lane.acct, &mut self.port, frame, slot, When::Now) {
             Ok(posted) => {
+                lane.told(acks);
                 if let Some(frag) = self.frags.get_mut(lane.ctl_frag) {
                     frag.addr = addr;
                 }
@@ -321,10 +353,13 @@ impl<P: Port> Io<P> {
     /// Sends whatever may be sent on the lane now. Called after everything that can change that:
     /// a grant, a completion, a Hello, a release.
     pub(super) fn pump(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) {
-        if lane.dead.is_some() || lane.bye.posted {
+        if lane.dead.is_some() || (lane.bye.posted && !lane.rec.on) {
             return;
         }
         if !lane.due.is_none() && !self.pay_dues(lane) {
+            return;
+        }
+        if lane.bye.posted {
             return;
         }
         if !pending.is_empty() {

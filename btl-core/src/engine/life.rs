@@ -59,7 +59,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if wanted.link == Link::Idle && !wait {
             wanted.link = Link::Connecting;
             self.connecting += 1;
-            self.cm.request(CmRequest::Connect { name, class });
+            let rejoin = self.rejoin(index, class);
+            self.cm.request(CmRequest::Connect { name, class, rejoin });
         }
     }
 
@@ -115,7 +116,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let Some(endpoint) = self.endpoint_at(index) else { return };
         let link = endpoint.classes.get(usize::from(class)).map(|class| class.link);
         if link == Some(Link::Connecting) {
-            self.fail_peer(index, FaultKind::Connect(fault));
+            let kind = self.not_recovered(index, class, fault);
+            self.fail_peer(index, kind);
         }
     }
 
@@ -135,7 +137,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             match endpoint.state {
                 State::Open => usize::from(up.class) < endpoint.classes.len(),
                 // What waits may be for another lane, which comes after this one.
-                State::Closing(_) => endpoint.waiting() > 0,
+                State::Closing(_) => endpoint.waiting() > 0 || endpoint.is_recovering(),
                 State::Failed(_) => false,
             }
         });
@@ -176,6 +178,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Makes a lane of a connection.
     fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
         let LaneUp { class, role, announced, conn, lane: up, .. } = up;
+        let on = self.config.recover.is_some() && up.agreed.recover;
+        if !on && self.must_recover(peer, class) {
+            drop(up);
+            self.cm.request(CmRequest::Disconnect { conn });
+            let fault = ConnectFault::BadAnswer(RejectReason::Limits);
+            let kind = self.not_recovered(peer.index, class, fault);
+            self.fail_peer(peer.index, kind);
+            return;
+        }
         let id = self.lane_id();
         let reads = up.qp.max_reads();
         if let Err(error) = self.io.port.attach(id, up.qp) {
@@ -191,6 +202,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let mut acct = up.acct;
         acct.set_id(id);
         acct.set_reads(reads);
+        let rec = self.new_rec(peer, class, role, on.then_some(up.agreed.resume));
         let mut lane = Lane {
             acct,
             id,
@@ -212,6 +224,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             rma_posted: 0,
             fences: Fifo::default(),
             bye: Bye::default(),
+            rec,
             unposted: Vec::new(),
             in_retry: false,
             first: First::NoLimit,
@@ -318,8 +331,15 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             return;
         };
         let Some(mut lane) = self.take_lane(id) else { return };
-        let cause = lane.dead.take().unwrap_or(Cause::Disconnected);
-        let lost = lane.failed.len() + lane.inflight.len() + lane.rma.len() + lane.fences.len();
+        let mut cause = lane.dead.take().unwrap_or(Cause::Disconnected);
+        if lane.rec.on {
+            match self.recover(index, lane, cause) {
+                Some(over) => (lane, cause) = over,
+                None => return,
+            }
+        }
+        self.io.gather(&mut lane);
+        let lost = lane.failed.len();
         // Nothing but greetings went over it: nothing is lost. Such are also the dials that the peer did not want any
         // more when we accepted them.
         let early = !lane.used && matches!(cause, Cause::Disconnected | Cause::Error(_));
@@ -327,7 +347,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
         c.early_ends = c.early_ends.saturating_add(u8::from(early));
         let (ends, waiting) = (c.early_ends, lost + c.pending.len());
-        let retry = early && (ends < EARLY_ENDS || endpoint.waiting() == 0);
+        // With recovery, what waits for this lane was seen to above: nothing does.
+        let patient = lane.rec.on || ends < EARLY_ENDS || endpoint.waiting() == 0;
+        let retry = early && patient;
         let removed = endpoint.is_closing();
         let said_bye = lane.bye.heard && (lost == 0) && (lane.bye.posted || waiting == 0);
         if self.is_mirror(index) {
@@ -383,11 +405,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 io.frags.push(&mut lane.failed, i);
             }
         }
-        for mut list in [std::mem::take(&mut lane.rma), std::mem::take(&mut lane.fences)] {
-            while let Some(i) = io.frags.pop(&mut list) {
-                io.frags.push(&mut lane.failed, i);
-            }
-        }
         io.frags.remove(lane.ctl_frag);
         self.cm.request(CmRequest::Disconnect { conn: lane.conn });
         let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
@@ -416,7 +433,10 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     fn fail_pending(&mut self, index: u32, class: u8, kind: &FaultKind) {
         let Some(endpoint) = self.endpoint_at(index) else { return };
         let Some(c) = endpoint.classes.get_mut(usize::from(class)) else { return };
-        let mut pending = std::mem::take(&mut c.pending);
+        let mut waiting = std::mem::take(&mut c.pending);
+        // What may be at the peer was sent first.
+        let mut pending = c.saved.take().map_or_else(Fifo::default, |saved| saved.open);
+        self.io.frags.append(&mut pending, &mut waiting);
         self.io.queued = self.io.queued.saturating_sub(pending.len());
         self.fail_list(index, &mut pending, kind);
     }
@@ -449,7 +469,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// A peer failed: all its lanes are closed, all its messages completed with the fault, and it
     /// is reported, once. A peer that is being closed just ends.
-    fn fail_peer_with(&mut self, index: u32, kind: FaultKind, ended: Option<Lane<P::Slot>>) {
+    pub(super) fn fail_peer_with(&mut self, index: u32, kind: FaultKind, ended: Option<Lane<P::Slot>>) {
         let Some(endpoint) = self.endpoint_at(index) else { return };
         if matches!(endpoint.state, State::Failed(_)) {
             return;
@@ -486,6 +506,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             match c.link {
                 Link::Up(id) => {
                     if let Some(mut lane) = self.take_lane(id) {
+                        self.io.gather(&mut lane);
                         self.fail_list(index, &mut lane.failed, kind);
                     }
                 }
@@ -523,7 +544,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// Forgets a peer that is being closed, once it has no lane and nothing waits.
     pub(super) fn finish_peer_if_done(&mut self, index: u32) {
         let Some(endpoint) = self.endpoint_at(index) else { return };
-        if endpoint.is_closing() && endpoint.has_no_lane() && endpoint.waiting() == 0 {
+        if endpoint.is_closing()
+            && endpoint.has_no_lane()
+            && endpoint.waiting() == 0
+            && !endpoint.is_recovering()
+        {
             let name = endpoint.name;
             let connecting = endpoint.classes.iter().filter(|c| c.link == Link::Connecting);
             let connecting = connecting.count() as u32;
@@ -569,7 +594,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if self.closing == Closing::Peers && self.names.is_empty() && self.mirror.is_none() {
             let deadline = self.now.saturating_add(self.config.t_close);
             self.closing = Closing::Cm { deadline };
-            self.next_timer = self.next_timer.min(deadline);
+            self.look_at(deadline);
             self.cm.request(CmRequest::Stop);
         }
     }
@@ -578,12 +603,23 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// coarse clock may still show the time before the application's last long computation, and a
     /// deadline counted from there would be over before it began.
     pub(super) fn arm_timers(&mut self) {
-        self.next_timer = self.next_timer.min(self.now.saturating_add(1));
+        self.look_at(self.now.saturating_add(1));
+    }
+
+    fn look_at(&mut self, at: Nanos) {
+        self.next_scan = self.next_scan.min(at);
+        self.next_timer = self.next_timer.min(at);
     }
 
     /// Looks at everything that has a deadline.
     pub(super) fn run_timers(&mut self, now: Nanos) {
-        let mut next = Nanos::MAX;
+        let acks = self.ack_timers(now);
+        if now < self.next_scan {
+            self.next_timer = acks.min(self.next_scan);
+            return;
+        }
+        self.next_scan = Nanos::MAX;
+        let mut next = self.recovery_timers(now);
         let t_close = self.config.t_close;
         for index in 0..self.peers.len() as u32 {
             let Some(endpoint) = self.endpoint_at(index) else { continue };
@@ -619,7 +655,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 next = next.min(deadline);
             }
         }
-        self.next_timer = next;
+        // Those that ended above may have set one of their own.
+        self.next_scan = self.next_scan.min(next);
+        self.next_timer = acks.min(self.next_scan);
     }
 
     /// Tries again what the device refused; whether anything went.

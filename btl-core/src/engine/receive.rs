@@ -18,6 +18,8 @@ enum Verdict {
     Fenced,
     /// Credits of another lane.
     Elsewhere(LaneCredit),
+    /// A message that was delivered before the connection was lost.
+    Again,
 }
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
@@ -70,6 +72,13 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             self.stray_credits_of_peer(id);
             return None;
         }
+        if lane.rec.on && !io.holds_not(lane, i) {
+            if let Some(frag) = io.frags.get_mut(i) {
+                frag.slot = slot;
+            }
+            io.pump(lane, pending);
+            return None;
+        }
         let frag = io.frags.remove(i)?;
         io.pump(lane, pending);
         let (peer, class, len, max) = (endpoint.id, frag.class, frag.len, frag.max);
@@ -115,7 +124,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     fn received(&mut self, id: LaneId, slot: P::Slot, len: usize) -> Option<PortEvent<P>> {
         #[cfg(feature = "sabotage")]
         self.take_stray_credits(id, &slot);
-        let (lane, endpoint, io) = self.parts(id)?;
+        let (now, config) = (self.now, &self.config);
+        let entry = self.lanes.get_mut(id.index()).filter(|e| e.generation == id.generation)?;
+        let lane = entry.lane.as_mut()?;
+        let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
+        let io = &mut self.io;
         #[cfg(feature = "sabotage")]
         let len = io.sabotage.heard(&mut lane.acct, slot.len(), len);
         let verdict = match judge(lane, &slot, len) {
@@ -128,23 +141,42 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 return None;
             }
         };
+        let news = lane.rec.news > 0 && !matches!(verdict, Verdict::Heard);
+        if news {
+            io.acknowledged(lane, endpoint.id, config);
+        }
         let pending = &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending;
         match verdict {
             Verdict::Deliver(header) => {
+                let first = lane.rec.on && io.owe_ack(lane, now);
                 let len = header.len as usize;
                 lane.used = true;
                 lane.stats.messages_received += 1;
                 lane.stats.bytes_received += u64::from(header.len);
-                if header.credits > 0 && io.may_pump_on_grant() {
+                if (header.credits > 0 || (news && lane.bye.wanted)) && io.may_pump_on_grant() {
                     io.pump(lane, pending);
                 }
                 let buf = RecvBuf { slot, len, lane: id };
-                Some(Event::Message { peer: endpoint.id, tag: header.tag, buf })
+                let message = Event::Message { peer: endpoint.id, tag: header.tag, buf };
+                if first {
+                    self.arm_acks();
+                }
+                Some(message)
+            }
+            Verdict::Again => {
+                lane.stats.duplicates += 1;
+                let first = io.owe_ack(lane, now);
+                io.repost(lane, pending, slot);
+                io.pump(lane, pending);
+                if first {
+                    self.arm_acks();
+                }
+                None
             }
             Verdict::Control => {
                 // First the receive, so that its credit rides on what the pump sends.
                 io.repost(lane, pending, slot);
-                if lane.bye.heard {
+                if lane.bye.heard && !lane.rec.on {
                     io.drop_fences(lane);
                 }
                 if io.may_pump_on_grant() {
@@ -168,6 +200,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             }
             Verdict::Heard => {
                 io.repost(lane, pending, slot);
+                if lane.rec.on {
+                    self.rejoined(id);
+                }
+                let (lane, endpoint, io) = self.parts(id)?;
+                let pending = &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending;
                 if io.may_pump_on_hello() {
                     io.pump(lane, pending);
                 }
@@ -215,13 +252,18 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 #[inline]
 fn judge<S>(lane: &mut Lane<S>, slot: &[u8], len: usize) -> Result<Verdict, ProtocolFault> {
     let header = Header::parse(slot, len)?;
-    if let Bye { heard: true, .. } = lane.bye {
+    if let Bye { heard: true, .. } = lane.bye
+        && !lane.may_follow_bye(header.kind)
+    {
         return Err(ProtocolFault::AfterBye { got: name(header.kind) });
     }
     if !lane.heard && !lane.may_be_spoken_to(header.kind) {
         return hear(lane, slot, header);
     }
     lane.acct.grant(header.credits)?;
+    if lane.rec.on && !lane.count(header)? {
+        return Ok(Verdict::Again);
+    }
     match header.kind {
         Kind::Data => Ok(Verdict::Deliver(header)),
         Kind::Credit => Ok(Verdict::Control),
@@ -235,13 +277,14 @@ fn judge<S>(lane: &mut Lane<S>, slot: &[u8], len: usize) -> Result<Verdict, Prot
             Ok(Verdict::Control)
         }
         Kind::FenceAck => Ok(Verdict::Fenced),
+        Kind::Ack if lane.rec.on => Ok(Verdict::Control),
         Kind::LaneCredit if lane.class == 0 => {
             let payload = slot.get(HEADER..HEADER + header.len as usize).unwrap_or(&[]);
             Ok(Verdict::Elsewhere(LaneCredit::parse(payload)?))
         }
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => Ok(Verdict::Control),
-        Kind::Hello | Kind::HelloAck | Kind::LaneCredit => {
+        Kind::Hello | Kind::HelloAck | Kind::LaneCredit | Kind::Ack => {
             Err(ProtocolFault::Unexpected { got: name(header.kind) })
         }
     }
@@ -259,8 +302,11 @@ fn hear<S>(lane: &mut Lane<S>, slot: &[u8], header: Header) -> Result<Verdict, P
         return Err(ProtocolFault::BeforeHello { got, expected });
     }
     let payload = slot.get(HEADER..HEADER + header.len as usize).unwrap_or(&[]);
-    let proof = lane.hello.check(payload)?;
+    let (proof, theirs) = lane.hello.check(payload)?;
     lane.acct.grant(header.credits)?;
+    if lane.rec.on {
+        lane.rec.news = lane.rec.stream.joined(theirs)?;
+    }
     lane.acct.heard(&proof);
     lane.heard = true;
     lane.first = First::NoLimit;
@@ -278,6 +324,7 @@ fn name(kind: Kind) -> &'static str {
         Kind::Fence => "a fence",
         Kind::FenceAck => "an answer to a fence",
         Kind::LaneCredit => "credits for another lane",
+        Kind::Ack => "acknowledgements",
         #[cfg(feature = "sabotage")]
         Kind::StrayCredit => "stray credits",
     }

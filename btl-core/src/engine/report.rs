@@ -44,7 +44,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         stats += self.mirror_stats(endpoint.name);
         let mut lanes = Vec::with_capacity(endpoint.classes.len());
         // Whether the other lanes that are up agreed on the first one.
-        let mut agreed = None;
+        let (mut agreed, mut recovers) = (None, false);
         for (class, (it, config)) in endpoint.classes.iter().zip(&self.config.lanes).enumerate() {
             let lane = if let Link::Up(id) = it.link { self.lane(id) } else { None };
             let up = lane.map(|lane| LaneUpReport {
@@ -52,9 +52,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 credits: lane.acct.credits(),
                 owed: lane.acct.owed(),
                 generation: lane.hello.generation,
+                recovers: self.config.recover.map(|_| lane.rec.on),
             });
             if let Some(lane) = lane {
                 stats += lane.stats;
+                recovers |= lane.rec.on;
                 agreed = if class > 0 { Some(lane.elsewhere.is_some()) } else { agreed };
             }
             lanes.push(LaneReport {
@@ -65,7 +67,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 up,
             });
         }
-        let (route, route_why) = self.route_of(port, agreed);
+        let (route, route_why) = match self.route_of(port, agreed) {
+            (CreditRoute::OwnLane, RouteWhy::PeerWantsOwn) if recovers => {
+                (CreditRoute::OwnLane, RouteWhy::Recovery)
+            }
+            found => found,
+        };
         PeerReport {
             peer: endpoint.id,
             name: endpoint.name,

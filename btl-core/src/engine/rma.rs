@@ -22,6 +22,8 @@ pub(super) struct Op<M> {
     done: u64,
     /// Bytes the device has; 0: none.
     piece: u64,
+    /// With recovery: the number of the first message posted behind it.
+    before: u64,
     peer: PeerId,
     name: ProcName,
 }
@@ -55,11 +57,26 @@ impl<M> Ops<M> {
         }
     }
 
+    /// See [`Op::before`].
+    pub(super) fn before(&self, at: usize) -> u64 {
+        self.entries.get(at).and_then(|op| op.as_ref()).map_or(0, |op| op.before)
+    }
+
     fn remove(&mut self, i: usize) -> Option<Op<M>> {
         let op = self.entries.get_mut(i)?.take()?;
         self.free.push(i as u32);
         Some(op)
     }
+}
+
+/// What a lost connection means for an operation that the device had.
+pub(super) enum Lost {
+    /// It can be made again.
+    Again,
+    /// It must not be made again, and may have been made.
+    Unknown,
+    /// The device has not let go of its memory.
+    Kept,
 }
 
 /// What became of the first of the queue.
@@ -95,7 +112,10 @@ impl<P: Port> Io<P> {
 
     /// Whether nothing one-sided is unfinished on the lane; its queue apart.
     pub(super) fn is_quiet(lane: &Lane<P::Slot>) -> bool {
-        lane.rma_posted == 0 && lane.fences.is_empty() && lane.due.is_none()
+        lane.rma_posted == 0
+            && lane.fences.is_empty()
+            && lane.due.is_none()
+            && lane.rec.stream.open() == 0
     }
 
     /// Gives the device the operation at the head of the lane's queue, if that is possible now. `true`: it is off the
@@ -103,6 +123,10 @@ impl<P: Port> Io<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn pump_rma(&mut self, lane: &mut Lane<P::Slot>, pending: &mut Fifo) -> bool {
+        if lane.rec.on && !lane.heard {
+            // The peer has not said yet what it has.
+            return false;
+        }
         let Some(i) = pending.front() else { return false };
         let Some(what) = self.op(i).map(|op| op.what) else { return false };
         let step = match what {
@@ -114,6 +138,9 @@ impl<P: Port> Io<P> {
         }
         self.frags.pop(pending);
         self.queued = self.queued.saturating_sub(1);
+        if let Some(op) = self.op(i) {
+            op.before = lane.rec.stream.sent();
+        }
         match what {
             What::Verb(verb) if verb.reads() && lane.acct.max_reads() == 0 => {
                 self.end_op_later(i, Err(FaultKind::NoReads));
@@ -124,7 +151,7 @@ impl<P: Port> Io<P> {
                 self.end_op_later(i, Ok(()));
             }
             // The peer has said its last word: nobody would answer. It fails when the lane is closed.
-            What::Fence if lane.bye.heard => self.frags.push(&mut lane.failed, i),
+            What::Fence if lane.bye.heard && !lane.rec.on => self.frags.push(&mut lane.failed, i),
             What::Fence => self.frags.push(&mut lane.fences, i),
         }
         true
@@ -136,12 +163,14 @@ impl<P: Port> Io<P> {
             lane.stats.stalls.fence += 1;
             return Step::Waits;
         }
-        if self.port.rma_caps().placed || lane.bye.heard {
+        if self.port.rma_caps().placed || (lane.bye.heard && !lane.rec.on) {
             return Step::Gone;
         }
         match self.post_control(lane, Kind::Fence) {
             Some(posted) => {
                 lane.stats.credits_piggybacked += u64::from(posted.told);
+                lane.rec.uncovered = false;
+                lane.used = true;
                 Step::Gone
             }
             None => Step::Waits,
@@ -200,6 +229,8 @@ impl<P: Port> Io<P> {
         let kept = memory.is_none();
         if let Some(op) = self.op(i) {
             op.memory = memory;
+            // Nobody knows what the device does with what it kept.
+            op.piece = u64::from(kept);
         }
         match why {
             RefusedWhy::Again if !kept => {
@@ -240,12 +271,70 @@ impl<P: Port> Io<P> {
             lane.stats.credits_piggybacked += u64::from(posted.told);
             lane.due.set_hello_ack(false);
         }
+        if lane.due.ack()
+            && let Some(posted) = self.post_control(lane, Kind::Ack)
+        {
+            lane.stats.credits_piggybacked += u64::from(posted.told);
+            lane.stats.acks_alone += 1;
+        }
+        if lane.due.ask() {
+            self.ask_for_puts(lane);
+        }
         while lane.due.fences() {
             let Some(posted) = self.post_control(lane, Kind::FenceAck) else { break };
             lane.stats.credits_piggybacked += u64::from(posted.told);
             lane.due.fence_answered();
         }
         true
+    }
+
+    /// Whether a put lies before message number `number`, from 0.
+    pub(super) fn put_is_behind(&mut self, i: u32, number: u64) -> bool {
+        self.op(i).is_some_and(|op| op.what == What::Verb(Verb::Put) && op.before < number)
+    }
+
+    /// The same of a fence.
+    pub(super) fn fence_is_behind(&mut self, i: u32, number: u64) -> bool {
+        self.op(i).is_some_and(|op| op.what == What::Fence && op.before < number)
+    }
+
+    pub(super) fn is_fence(&mut self, i: u32) -> bool {
+        self.op(i).is_some_and(|op| op.what == What::Fence)
+    }
+
+    /// The connection was lost with this operation: what the device had of it is to be made again.
+    pub(super) fn op_lost(&mut self, i: u32) -> Lost {
+        let placed = self.port.rma_caps().placed;
+        let Some(op) = self.op(i) else { return Lost::Kept };
+        let began = std::mem::take(&mut op.piece) > 0;
+        if op.what == What::Verb(Verb::Put) && !placed {
+            // That pieces of it have left says nothing.
+            op.done = 0;
+        }
+        match op.what {
+            What::Fence => Lost::Again,
+            What::Verb(_) if op.memory.is_none() => Lost::Kept,
+            What::Verb(Verb::Atomic(_)) if began => Lost::Unknown,
+            What::Verb(_) => Lost::Again,
+        }
+    }
+
+    /// The same for the head of a queue, of which the device may have had a piece. `false`: the device has not let go.
+    pub(super) fn reset_head(&mut self, pending: &mut Fifo) -> bool {
+        let Some(i) = pending.front() else { return true };
+        if self.op(i).is_none() {
+            return true;
+        }
+        match self.op_lost(i) {
+            Lost::Again => true,
+            Lost::Kept => false,
+            Lost::Unknown => {
+                self.frags.pop(pending);
+                self.queued = self.queued.saturating_sub(1);
+                self.end_op_later(i, Err(FaultKind::AtomicUnknown));
+                true
+            }
+        }
     }
 
     /// Nobody answers the fences of a lane any more: they fail when it is closed.
@@ -331,6 +420,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             remote: nowhere,
             done: 0,
             piece: 0,
+            before: u64::MAX,
             peer,
             name: place,
         };
@@ -357,7 +447,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Err(kind) => return Err(RmaError { kind, memory }),
         };
         let what = What::Verb(verb);
-        let op = Op { memory: Some(memory), what, remote, done: 0, piece: 0, peer, name };
+        let op =
+            Op { memory: Some(memory), what, remote, done: 0, piece: 0, before: u64::MAX, peer, name };
         match self.queue_op(peer, op, cookie) {
             Ok(sent) => Ok(sent),
             Err(Some(memory)) => Err(RmaError { kind: RmaErrorKind::Busy, memory }),
@@ -441,12 +532,20 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         let op = io.op(token)?;
         let reads = matches!(op.what, What::Verb(verb) if verb.reads());
+        let put = op.what == What::Verb(Verb::Put);
         op.done += std::mem::take(&mut op.piece);
         let whole = op.done >= op.remote.len;
         lane.rma_posted = lane.rma_posted.saturating_sub(1);
         lane.acct.rma_done(reads);
         let event = match whole {
-            true if io.frags.pop(&mut lane.rma) == Some(token) => io.end_op(token, Ok(())),
+            true if io.frags.pop(&mut lane.rma) == Some(token) => {
+                if lane.rec.on && put && !io.port.rma_caps().placed {
+                    io.hold_put(lane, token);
+                    None
+                } else {
+                    io.end_op(token, Ok(()))
+                }
+            }
             true => {
                 let what = "the device finished one-sided operations out of order";
                 io.kill(lane, Cause::Error(PortError::new(0, what)));
@@ -465,9 +564,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         io.kill(lane, cause);
         let Some(token) = io.take_memory(id) else { return };
         lane.rma_posted = lane.rma_posted.saturating_sub(1);
-        if let Some(op) = io.op(token) {
-            op.piece = 0;
-        }
+        // That its piece is still counted as posted tells recovery that the peer may have seen it.
         // One with pieces to come is on the queue still.
         if lane.rma.front() == Some(token) {
             io.frags.pop(&mut lane.rma);
@@ -479,6 +576,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     #[cold]
     pub(super) fn fence_answered(&mut self, id: LaneId) -> Option<PortEvent<P>> {
         let (lane, _, io) = self.parts(id)?;
+        if lane.rec.on && io.fence_answered_recovering(lane) {
+            return None;
+        }
         match io.frags.pop(&mut lane.fences) {
             Some(i) => {
                 lane.stats.fences += 1;

@@ -26,6 +26,17 @@ impl Sabotage {
         }
     }
 
+    /// The peer has said how many of the messages under way it has, and how many it has in all; what is believed.
+    pub(super) fn believe(self, messages: &mut u64, acked: u64) -> u64 {
+        if self.resend_nothing {
+            *messages = u64::MAX;
+        }
+        if self.forget_delivered {
+            *messages = 0;
+        }
+        if self.repeat_puts { 0 } else { acked }
+    }
+
     /// A message of `len` bytes arrived in a slot of `room` bytes; the length that is believed.
     pub(super) fn heard(self, acct: &mut LaneAcct, room: usize, len: usize) -> usize {
         if self.release_early {
@@ -99,7 +110,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             count.copy_from_slice(&n.to_le_bytes());
         }
         let addr = slot.as_ptr().addr();
-        let frame = Frame { kind: Kind::StrayCredit, tag: class, len: 2 };
+        let frame = Frame { kind: Kind::StrayCredit, tag: class, acks: 0, len: 2 };
         match transmit(&mut zero.acct, &mut io.port, frame, slot, When::Now) {
             Ok(_) => {
                 if let Some(frag) = io.frags.get_mut(zero.ctl_frag) {

@@ -63,9 +63,9 @@ fn only_a_hello_opens_the_gate_of_an_initiator() {
     let refused = acct.post_setup_recv(&mut qp, vec![1], false);
     assert!(refused.is_err_and(|refused| refused.slot == Some(vec![1])));
     assert_eq!(acct.owed(), 1);
-    let frame = Frame { kind: Kind::Hello, tag: 0, len: 0 };
+    let frame = Frame { kind: Kind::Hello, tag: 0, acks: 0, len: 0 };
     assert!(transmit_setup(&mut acct, &mut qp, frame, vec![0; 8]).is_ok());
-    assert_eq!(qp.sent, [[0x11, 0, 1, 0, 0, 0, 0, 0]]);
+    assert_eq!(qp.sent, [[0x21, 0, 1, 0, 0, 0, 0, 0]]);
     assert!(acct.is_open());
     assert_eq!((acct.owed(), acct.credits()), (0, 0));
     // Once.

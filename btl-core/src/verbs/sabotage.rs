@@ -8,7 +8,7 @@ use crate::wire::Kind;
 pub(super) fn speak_too_soon(up: &mut UpLane<VerbsQp>) {
     let Some(ctl) = up.ctl.take() else { return };
     up.hello_addr = Some(ctl.as_ptr().addr());
-    let frame = Frame { kind: Kind::Credit, tag: 0, len: 0 };
+    let frame = Frame { kind: Kind::Credit, tag: 0, acks: 0, len: 0 };
     // What is not sent now the engine sends later.
     let _ = transmit_setup(&mut up.acct, &mut up.qp, frame, ctl);
 }

@@ -270,7 +270,7 @@ impl Port for LoopPort {
         let mut net = self.net.borrow_mut();
         if let Some(lane) = self.closed.take_if(|_| net.stale > 0) {
             net.stale -= 1;
-            let slot: Slot = [0x13, 0, 0, 0, 0, 0, 0, 0].into();
+            let slot: Slot = [0x23, 0, 0, 0, 0, 0, 0, 0].into();
             let (op, status) = (Op::Recv, Status::Ok);
             return Some(Completion { lane, op, slot: Some(slot), len: 8, status });
         }
@@ -490,7 +490,7 @@ impl Cm for LoopCm {
         let input = match request {
             CmRequest::Announce { name, addrs } => Input::Announce { name, addrs },
             CmRequest::Forget { name } => Input::Forget { name },
-            CmRequest::Connect { name, class } => Input::Want { name, class },
+            CmRequest::Connect { name, class, rejoin } => Input::Want { name, class, rejoin },
             CmRequest::Disconnect { conn } => Input::Hangup { conn },
             CmRequest::Stop => Input::Stop,
         };

@@ -79,6 +79,8 @@ pub fn greeting(rank: u32, config: &Config) -> Greet {
         buffer_size: lane.buffer_size,
         depth: lane.depth,
         route: config.credit_route,
+        recover: false,
+        lost: None,
     }
     .encode()
 }
