@@ -2,8 +2,8 @@
 use crate::error::PeerFault;
 use crate::frag::Fifo;
 use crate::names::{LaneId, Nanos, PeerId, ProcName};
-use crate::stats::Stats;
 use crate::recover::Saved;
+use crate::stats::Stats;
 
 /// Connections that ended before their Hello was answered, in a row, before the peer has failed.
 /// Nothing but Hello was sent on them, so nothing was lost.

@@ -5,8 +5,8 @@ mod life;
 mod oneself;
 mod quick;
 mod receive;
-mod report;
 mod recover;
+mod report;
 mod rma;
 mod route;
 #[cfg(feature = "sabotage")]

@@ -279,7 +279,9 @@ pub enum ProtocolFault {
         sent: u64,
     },
     /// A lane that was made anew, and a peer that cannot have what it claims.
-    #[error("it claims to have {claimed} messages, but acknowledged {acked} and was sent {sent}; was it started anew?")]
+    #[error(
+        "it claims to have {claimed} messages, but acknowledged {acked} and was sent {sent}; was it started anew?"
+    )]
     Resume {
         /// Messages it claims to have.
         claimed: u64,

@@ -12,7 +12,7 @@ use crate::first_send::{Gate, SendRight};
 use crate::names::{LaneId, Role};
 use crate::port::{Port, Posted, Refused, SetupQp};
 use crate::route::FirstLane;
-use crate::wire::{HeardHello, Header, Kind, put_header};
+use crate::wire::{Header, HeardHello, Kind, put_header};
 
 /// Everything rules 1 and 2 count for one lane. Apart from the lane's queue of messages, so that
 /// a permit can live while that queue is changed.

@@ -247,7 +247,8 @@ pub(crate) struct Loss {
 }
 
 impl Saved {
-    /// A connection was lost, with nothing under way if `idle`: the number of those that were lost before without a message getting through.
+    /// A connection was lost, with nothing under way if `idle`: the number of those that were lost before without a
+    /// message getting through.
     pub(crate) fn lost(&mut self, now: Nanos, idle: bool, idle_reset: Nanos) -> u32 {
         let joined = self.joined_at.take();
         let lasted = joined.is_some_and(|at| now.saturating_sub(at) > idle_reset);

@@ -5,8 +5,8 @@ use crate::error::{Error, PortError};
 use crate::lane::{Frame, LaneAcct, NotSent, transmit_setup};
 use crate::names::Role;
 use crate::port::{Refused, RefusedWhy, SetupQp};
-use crate::route::FirstLane;
 use crate::recover::Resume;
+use crate::route::FirstLane;
 use crate::wire::{HelloInfo, Kind};
 
 /// What the connect and the accept said about a lane; made by the connection machine.

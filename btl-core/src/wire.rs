@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 0 | version in the high four bits, [`Kind`] in the low four |
 //! | 1 | tag of the upper layer |
-//! | 2–7 | a little-endian number: credits in its low 13 bits, above them acknowledgements in 11 bits and payload bytes behind the header in 24 |
+//! | 2–7 | a little-endian number: credits in the low 13 bits, acknowledgements in 11, payload bytes behind it in 24 |
 //!
 //! Acknowledgements ([`recover`](crate::recover)) are 0 unless both sides have recovery on.
 use crate::credit::ForeignAdvert;
@@ -559,7 +559,10 @@ mod tests {
         assert_eq!(slot[..8], [0x23, 0x81, 0x02, 0x01, 0, 0x03, 0, 0]);
         put_header(&mut slot, Header { kind: Kind::Data, tag, credits: 0, acks: 0x7fe, len: 0 });
         assert_eq!(slot[..8], [0x23, 0x81, 0, 0xc0, 0xff, 0, 0, 0]);
-        put_header(&mut slot, Header { kind: Kind::Ack, tag, credits: 4096, acks: 1, len: 1 << 16 });
+        put_header(
+            &mut slot,
+            Header { kind: Kind::Ack, tag, credits: 4096, acks: 1, len: 1 << 16 },
+        );
         assert_eq!(slot[..8], [0x29, 0x81, 0, 0x30, 0, 0, 0, 1]);
     }
 

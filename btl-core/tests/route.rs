@@ -179,7 +179,7 @@ fn credits_elsewhere_that_cannot_be_are_a_fault_and_late_ones_nothing() {
     assert_eq!(hear(FirstLane, 0, &foreign(0, true, 1, 1)), bad("they are for the first lane"));
     assert_eq!(hear(FirstLane, 0, &foreign(2, true, 1, 1)), bad("there is no such lane"));
     let mut short = foreign(1, true, 1, 1);
-    short[4] = 7;
+    short[5] = 7;
     assert_eq!(hear(FirstLane, 0, &short), bad("they are too short"));
     assert_eq!(hear(OwnLane, 0, &foreign(1, true, 1, 1)), bad("they were not agreed on"));
     let got = "credits for another lane";

@@ -46,7 +46,9 @@ impl Invariant {
             Invariant::S11 => "no panic",
             Invariant::S12 => "who breaks the protocol hurts only itself, and hears why",
             Invariant::S13 => "what was put is in place when a message says so, or a fence ends",
-            Invariant::S14 => "with recovery, nothing ends before the peer has it, nor is made again then",
+            Invariant::S14 => {
+                "with recovery, nothing ends before the peer has it, nor is made again then"
+            }
             Invariant::L1 => "everything accepted completes or fails",
             Invariant::L2 => "no deadlock",
             Invariant::L3 => "every connect ends",

@@ -253,7 +253,8 @@ impl Net {
         let rank = self.qps[q as usize].rank;
         let Some(trick) = self.hosts[rank as usize].trick else { return 1 };
         let hello = matches!(bytes[0] & 15, 1 | 2);
-        let about_hello = matches!(trick, Trick::NoHello | Trick::TwoHellos | Trick::WrongHello | Trick::Resume);
+        let about_hello =
+            matches!(trick, Trick::NoHello | Trick::TwoHellos | Trick::WrongHello | Trick::Resume);
         if about_hello != hello || !(hello || self.rng.chance(1, 4)) {
             return 1;
         }

@@ -4,8 +4,8 @@ use crate::credit::MIN_WINDOW;
 use crate::endpoint::EARLY_ENDS;
 use crate::error::ConnectFault;
 use crate::names::{ConnToken, Nanos, ProcName, Role, SECOND};
-use crate::route;
 use crate::recover::{Rejoin, Resume};
+use crate::route;
 use crate::setup::Agreed;
 use crate::wire::{Greeting, PrivateData, RejectReason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -357,7 +357,7 @@ impl Machine {
             current.is_none_or(|c| match c.stage {
                 // Unless it says that this very one is lost there.
                 Stage::Up(Role::Initiator) => hello.lost == Some(c.generation),
-                _ => hello.generation.wrapping_sub(c.generation).cast_signed() > 0
+                _ => hello.generation.wrapping_sub(c.generation).cast_signed() > 0,
             })
         };
         let link = self.peers.get(&name).and_then(|p| p.links.get(usize::from(place)));

@@ -149,7 +149,10 @@ impl World {
     fn step(&mut self, at: usize) {
         match self.pending.remove(at) {
             Pending::Want { side } => {
-                self.input(side, Input::Want { name: NAMES[1 - side], class: 0, rejoin: Rejoin::default() });
+                self.input(
+                    side,
+                    Input::Want { name: NAMES[1 - side], class: 0, rejoin: Rejoin::default() },
+                );
             }
             Pending::Request { from, link, data } => {
                 let conn = self.machines[1 - from].token();
@@ -183,7 +186,10 @@ impl World {
             }
             Pending::Hangup { side, conn } => {
                 self.input(side, Input::Hangup { conn });
-                self.input(side, Input::Want { name: NAMES[1 - side], class: 0, rejoin: Rejoin::default() });
+                self.input(
+                    side,
+                    Input::Want { name: NAMES[1 - side], class: 0, rejoin: Rejoin::default() },
+                );
             }
         }
     }

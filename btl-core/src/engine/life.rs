@@ -8,7 +8,7 @@ use crate::frag::{Fifo, Frag};
 use crate::names::{LaneId, Nanos, PeerId, ProcName, Role, SECOND};
 use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port, SetupQp};
 use crate::stats::Stats;
-use crate::wire::{HelloInfo, RejectReason};
+use crate::wire::HelloInfo;
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// The peer of that name, made if there is none.
@@ -177,16 +177,8 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// Makes a lane of a connection.
     fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
+        let Some(up) = self.loses_nothing(peer, up) else { return };
         let LaneUp { class, role, announced, conn, lane: up, .. } = up;
-        let on = self.config.recover.is_some() && up.agreed.recover;
-        if !on && self.must_recover(peer, class) {
-            drop(up);
-            self.cm.request(CmRequest::Disconnect { conn });
-            let fault = ConnectFault::BadAnswer(RejectReason::Limits);
-            let kind = self.not_recovered(peer.index, class, fault);
-            self.fail_peer(peer.index, kind);
-            return;
-        }
         let id = self.lane_id();
         let reads = up.qp.max_reads();
         if let Err(error) = self.io.port.attach(id, up.qp) {
@@ -202,7 +194,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let mut acct = up.acct;
         acct.set_id(id);
         acct.set_reads(reads);
-        let rec = self.new_rec(peer, class, role, on.then_some(up.agreed.resume));
+        let rec = self.new_rec(peer, class, role, up.agreed);
         let mut lane = Lane {
             acct,
             id,
@@ -463,13 +455,18 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
     }
 
-    fn fail_peer(&mut self, index: u32, kind: FaultKind) {
+    pub(super) fn fail_peer(&mut self, index: u32, kind: FaultKind) {
         self.fail_peer_with(index, kind, None);
     }
 
     /// A peer failed: all its lanes are closed, all its messages completed with the fault, and it
     /// is reported, once. A peer that is being closed just ends.
-    pub(super) fn fail_peer_with(&mut self, index: u32, kind: FaultKind, ended: Option<Lane<P::Slot>>) {
+    pub(super) fn fail_peer_with(
+        &mut self,
+        index: u32,
+        kind: FaultKind,
+        ended: Option<Lane<P::Slot>>,
+    ) {
         let Some(endpoint) = self.endpoint_at(index) else { return };
         if matches!(endpoint.state, State::Failed(_)) {
             return;

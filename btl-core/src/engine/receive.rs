@@ -1,7 +1,8 @@
 //! What the port completes.
-use super::io::{Bye, Cause, First, Lane};
+use super::io::{Bye, Cause, First, Io, Lane};
 use super::{Engine, Event, PortEvent, RecvBuf, SendBuf};
 use crate::error::ProtocolFault;
+use crate::frag::Fifo;
 use crate::names::{LaneId, Role};
 use crate::port::{Cm, Completion, Op, Port, Status};
 use crate::wire::{HEADER, Header, Kind, LaneCredit};
@@ -149,14 +150,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         match verdict {
             Verdict::Deliver(header) => {
                 let first = lane.rec.on && io.owe_ack(lane, now);
-                let len = header.len as usize;
-                lane.used = true;
-                lane.stats.messages_received += 1;
-                lane.stats.bytes_received += u64::from(header.len);
-                if (header.credits > 0 || (news && lane.bye.wanted)) && io.may_pump_on_grant() {
-                    io.pump(lane, pending);
-                }
-                let buf = RecvBuf { slot, len, lane: id };
+                let buf = io.deliver(lane, pending, header, slot, news);
                 let message = Event::Message { peer: endpoint.id, tag: header.tag, buf };
                 if first {
                     self.arm_acks();
@@ -164,11 +158,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 Some(message)
             }
             Verdict::Again => {
-                lane.stats.duplicates += 1;
-                let first = io.owe_ack(lane, now);
-                io.repost(lane, pending, slot);
-                io.pump(lane, pending);
-                if first {
+                if io.came_again(lane, pending, slot, now) {
                     self.arm_acks();
                 }
                 None
@@ -200,23 +190,24 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             }
             Verdict::Heard => {
                 io.repost(lane, pending, slot);
-                if lane.rec.on {
-                    self.rejoined(id);
-                }
-                let (lane, endpoint, io) = self.parts(id)?;
-                let pending = &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending;
-                if io.may_pump_on_hello() {
-                    io.pump(lane, pending);
-                }
-                if let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) {
-                    class.early_ends = 0;
-                }
-                if std::mem::replace(&mut endpoint.connected, true) {
-                    return None;
-                }
-                Some(Event::PeerConnected { peer: endpoint.id, name: endpoint.name })
+                self.greeted(id)
             }
         }
+    }
+
+    /// The first message on a lane was what it has to be.
+    fn greeted(&mut self, id: LaneId) -> Option<PortEvent<P>> {
+        self.rejoined(id);
+        let (lane, endpoint, io) = self.parts(id)?;
+        let class = endpoint.classes.get_mut(usize::from(lane.class))?;
+        class.early_ends = 0;
+        if io.may_pump_on_hello() {
+            io.pump(lane, &mut class.pending);
+        }
+        if std::mem::replace(&mut endpoint.connected, true) {
+            return None;
+        }
+        Some(Event::PeerConnected { peer: endpoint.id, name: endpoint.name })
     }
 
     /// Posts a received buffer again and returns its credit to the peer. A buffer of a lane that
@@ -245,6 +236,27 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let Some((lane, endpoint, io)) = self.parts(id) else { return };
         let Some(class) = endpoint.classes.get_mut(usize::from(lane.class)) else { return };
         io.pump(lane, &mut class.pending);
+    }
+}
+
+impl<P: Port> Io<P> {
+    /// A message for the upper layer. `news`: it acknowledged some.
+    #[inline]
+    fn deliver(
+        &mut self,
+        lane: &mut Lane<P::Slot>,
+        pending: &mut Fifo,
+        header: Header,
+        slot: P::Slot,
+        news: bool,
+    ) -> RecvBuf<P::Slot> {
+        lane.used = true;
+        lane.stats.messages_received += 1;
+        lane.stats.bytes_received += u64::from(header.len);
+        if (header.credits > 0 || (news && lane.bye.wanted)) && self.may_pump_on_grant() {
+            self.pump(lane, pending);
+        }
+        RecvBuf { slot, len: header.len as usize, lane: lane.id }
     }
 }
 
@@ -332,7 +344,7 @@ fn name(kind: Kind) -> &'static str {
 
 /// Always so, but in sabotage builds.
 #[cfg(not(feature = "sabotage"))]
-impl<P: Port> super::io::Io<P> {
+impl<P: Port> Io<P> {
     #[inline]
     fn may_pump_on_grant(&self) -> bool {
         true

@@ -8,9 +8,10 @@ use crate::endpoint::{Class, Endpoint, Link, State};
 use crate::error::{ConnectFault, FaultKind};
 use crate::frag::Fifo;
 use crate::names::{LaneId, Nanos, PeerId, Role};
-use crate::port::{Cm, CmRequest, Port};
+use crate::port::{Cm, CmRequest, LaneUp, Port};
 use crate::recover::{Held, Loss, Rejoin, Resume, Stream, merge};
-use crate::wire::{Header, Kind};
+use crate::setup::Agreed;
+use crate::wire::{Header, Kind, RejectReason};
 
 /// The part of a lane that recovery needs. Not used where it is off.
 #[derive(Debug, Default)]
@@ -126,6 +127,22 @@ impl<P: Port> Io<P> {
         self.acks.len() == 1
     }
 
+    /// A message that was delivered before is dropped, and acknowledged. As [`owe_ack`](Self::owe_ack).
+    #[cold]
+    pub(super) fn came_again(
+        &mut self,
+        lane: &mut Lane<P::Slot>,
+        pending: &mut Fifo,
+        slot: P::Slot,
+        now: Nanos,
+    ) -> bool {
+        lane.stats.duplicates += 1;
+        let first = self.owe_ack(lane, now);
+        self.repost(lane, pending, slot);
+        self.pump(lane, pending);
+        first
+    }
+
     /// Puts that a message behind them, or a fence, has shown to be at the peer.
     #[cold]
     #[inline(never)]
@@ -208,12 +225,7 @@ impl<P: Port> Io<P> {
 
     /// What a closed lane had under way and may be sent again, in order. What the peer has acknowledged is said to be
     /// over; atomics end, for nobody knows whether they were made. `Err`: the device has not let go of everything.
-    fn collect(
-        &mut self,
-        lane: &mut Lane<P::Slot>,
-        peer: PeerId,
-        config: &Config,
-    ) -> (Fifo, bool) {
+    fn collect(&mut self, lane: &mut Lane<P::Slot>, peer: PeerId, config: &Config) -> (Fifo, bool) {
         let mut whole = true;
         let (mut messages, mut ops) = (Fifo::default(), std::mem::take(&mut lane.fences));
         let mut failed = std::mem::take(&mut lane.failed);
@@ -249,7 +261,13 @@ impl<P: Port> Io<P> {
 
     /// The peer has said what it has: that is over, and the rest goes to the head of the class's queue.
     #[cold]
-    fn send_again(&mut self, lane: &mut Lane<P::Slot>, class: &mut Class, peer: PeerId, c: &Config) {
+    fn send_again(
+        &mut self,
+        lane: &mut Lane<P::Slot>,
+        class: &mut Class,
+        peer: PeerId,
+        c: &Config,
+    ) {
         let Some(saved) = class.saved.as_mut() else { return };
         let mut news = std::mem::take(&mut lane.rec.news);
         let acked = lane.rec.stream.acked();
@@ -298,25 +316,36 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
     }
 
-    /// For a new connection. `said`: both sides recover, and that is in our Hello if we dialled.
-    pub(super) fn new_rec(
-        &mut self,
-        peer: PeerId,
-        class: u8,
-        role: Role,
-        said: Option<Resume>,
-    ) -> Rec {
+    /// For a new connection.
+    pub(super) fn new_rec(&mut self, peer: PeerId, class: u8, role: Role, agreed: Agreed) -> Rec {
+        let on = self.config.recover.is_some() && agreed.recover;
         let lanes = self.lanes.len();
-        self.io.acks.reserve(if said.is_some() { lanes } else { 0 });
-        match (said, self.class_mut(peer, class)) {
-            (Some(said), Some(class)) => Rec::new(class, role, said),
-            _ => Rec::default(),
+        self.io.acks.reserve(if on { lanes } else { 0 });
+        match self.class_mut(peer, class).filter(|_| on) {
+            Some(class) => Rec::new(class, role, agreed.resume),
+            None => Rec::default(),
         }
     }
 
-    /// Whether something of a lane class would be lost on a connection that does not recover.
-    pub(super) fn must_recover(&mut self, peer: PeerId, class: u8) -> bool {
-        self.class_mut(peer, class).is_some_and(|class| class.is_recovering())
+    /// The same connection, unless something would be lost on it: what is to be sent again, when the peer does not
+    /// recover any more.
+    pub(super) fn loses_nothing(
+        &mut self,
+        peer: PeerId,
+        up: LaneUp<P::Qp>,
+    ) -> Option<LaneUp<P::Qp>> {
+        let (class, conn) = (up.class, up.conn);
+        let on = self.config.recover.is_some() && up.lane.agreed.recover;
+        if on || !self.class_mut(peer, class).is_some_and(|class| class.is_recovering()) {
+            return Some(up);
+        }
+        // The queue pair goes first: nothing arrives on it any more.
+        drop(up);
+        self.cm.request(CmRequest::Disconnect { conn });
+        let fault = ConnectFault::BadAnswer(RejectReason::Limits);
+        let kind = self.not_recovered(peer.index, class, fault);
+        self.fail_peer(peer.index, kind);
+        None
     }
 
     /// What to say with the wish for a lane.
@@ -380,19 +409,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         let theirs = (lane.role == Role::Acceptor).then_some(lane.hello.generation);
         saved.loss = Some(Loss { cause: cause.clone(), theirs, asked: false, by: None });
-        let mut pending = std::mem::take(&mut c.pending);
-        let whole = self.io.reset_head(&mut pending);
-        let (mut open, all) = self.io.collect(&mut lane, peer, &self.config);
-        let whole = whole && all;
-        self.io.queued += open.len();
-        // Of a connection on which the peer had not said yet what it has, all is there still.
-        let mut before = self.class_mut(peer, class).and_then(|c| c.saved.as_mut());
-        let mut before = before.as_mut().map_or_else(Fifo::default, |s| std::mem::take(&mut s.open));
-        self.io.frags.append(&mut open, &mut before);
-        if let Some(c) = self.class_mut(peer, class) {
-            c.pending = pending;
-            c.saved.get_or_insert_default().open = open;
-        }
+        let whole = self.keep_open(&mut lane, peer);
         let over = now.saturating_sub(since) > recovery.t_recover || tries >= recovery.attempts;
         if over || !whole {
             let last = match whole {
@@ -405,6 +422,24 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         }
         self.ask_again(index, class, announced);
         None
+    }
+
+    /// Keeps what a closed lane had under way. `false`: the device has not let go of everything.
+    fn keep_open(&mut self, lane: &mut Lane<P::Slot>, peer: PeerId) -> bool {
+        let class = lane.class;
+        let Some(c) = self.class_mut(peer, class) else { return false };
+        let mut pending = std::mem::take(&mut c.pending);
+        // Of a connection on which the peer had not said yet what it has, all is there still.
+        let before = c.saved.as_mut().map(|saved| std::mem::take(&mut saved.open));
+        let whole = self.io.reset_head(&mut pending);
+        let (mut open, all) = self.io.collect(lane, peer, &self.config);
+        self.io.queued += open.len();
+        self.io.frags.append(&mut open, &mut before.unwrap_or_default());
+        if let Some(c) = self.class_mut(peer, class) {
+            c.pending = pending;
+            c.saved.get_or_insert_default().open = open;
+        }
+        whole && all
     }
 
     /// Asks for the lane, or waits for the peer to dial.

@@ -447,8 +447,16 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             Err(kind) => return Err(RmaError { kind, memory }),
         };
         let what = What::Verb(verb);
-        let op =
-            Op { memory: Some(memory), what, remote, done: 0, piece: 0, before: u64::MAX, peer, name };
+        let op = Op {
+            memory: Some(memory),
+            what,
+            remote,
+            done: 0,
+            piece: 0,
+            before: u64::MAX,
+            peer,
+            name,
+        };
         match self.queue_op(peer, op, cookie) {
             Ok(sent) => Ok(sent),
             Err(Some(memory)) => Err(RmaError { kind: RmaErrorKind::Busy, memory }),
