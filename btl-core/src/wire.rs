@@ -150,7 +150,7 @@ impl Header {
     pub(crate) fn common(slot: &[u8], arrived: usize) -> Option<Header> {
         let arrived = arrived.min(slot.len());
         let word = u64::from_le_bytes(*slot.first_chunk::<HEADER>()?);
-        let len = (word >> 32) as u32;
+        let len = (word >> LEN_AT) as u32;
         // Also refuses what is shorter than a header, of which the rest of the slot must not be believed.
         if HEADER + len as usize > arrived {
             return None;
@@ -162,8 +162,9 @@ impl Header {
             CREDIT => Kind::Credit,
             _ => return None,
         };
-        let (tag, credits) = ((word >> 8) as u8, (word >> 16) as u16);
-        Some(Header { kind, tag, credits, len })
+        let (tag, credits) = ((word >> 8) as u8, (word >> 16) as u16 & MAX_CREDITS);
+        let acks = (word >> ACKS_AT) as u16 & MAX_ACKS;
+        Some(Header { kind, tag, credits, acks, len })
     }
 }
 

@@ -63,6 +63,8 @@ fn nearly(seed: usize) -> Vec<u8> {
         buffer_size: 256,
         depth: 8,
         route: Default::default(),
+        recover: false,
+        lost: None,
     };
     match seed {
         0 => greeting.encode().as_slice().to_vec(),

@@ -7,7 +7,7 @@
 mod common;
 use btl_core::error::ProtocolFault;
 use btl_core::wire::{Greeting, HEADER, Header, Kind, PrivateData, RejectReason, VERSION};
-use btl_core::{CreditRoute, Event, ProcName};
+use btl_core::{CreditRoute, Event, ProcName, Recovery, SECOND};
 use common::*;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -75,11 +75,25 @@ fn everything() -> Shared {
     net
 }
 
+/// Two that recover, of which one has nothing to say but that it has heard.
+fn recovering() -> Shared {
+    let (net, mut all) = two_with(|_, config| {
+        config.job = 0x1122_3344_5566_7788;
+        config.recover = Some(Recovery::default());
+    });
+    net.borrow_mut().tape.on = true;
+    assert!(send(&mut all[0], 1, &[0xaa, 0xbb, 0xcc], 0));
+    drain(&net, &mut all);
+    net.borrow_mut().now += SECOND;
+    drain(&net, &mut all);
+    net
+}
+
 /// What the running code puts on the wire: the first of each kind.
 fn dump() -> Dump {
-    let net = everything();
     let mut dump = Dump::new();
-    for (side, what, bytes) in &net.borrow().tape.entries {
+    let tape = |net: Shared| net.borrow().tape.entries.clone();
+    for (side, what, bytes) in &[tape(everything()), tape(recovering())].concat() {
         let what = match Header::parse(bytes, bytes.len()) {
             Ok(header) if *what == "message" => format!("message {:?} of side {side}", header.kind),
             _ => format!("private data of {what}"),

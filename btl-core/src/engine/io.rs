@@ -297,6 +297,9 @@ impl<P: Port> Io<P> {
     #[cold]
     pub(super) fn kept(&mut self, lane: &mut Lane<P::Slot>, why: RefusedWhy) {
         lane.used = true;
+        if lane.rec.on {
+            lane.data_posted(0);
+        }
         self.kill(lane, Cause::Error(why.into_error()));
     }
 

@@ -1,6 +1,7 @@
 //! The short way of what happens for nearly every message: a send that may leave at once, its completion, a message for
 //! the upper layer, the release of its buffer. Each step makes the same checks as the long way; where one says no, or
-//! anything is to be done besides, it does nothing and leaves everything to the long way.
+//! anything is to be done besides, it does nothing and leaves everything to the long way. Lanes that recover take the
+//! long way.
 use super::Engine;
 use super::io::{Io, Lane};
 use crate::frag::Frag;
@@ -54,6 +55,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             || what.len > lane.room
             || !lane.due.is_none()
             || lane.bye.wanted
+            || lane.rec.on
             || self.io.queued != 0
             || !self.io.is_straight()
         {
@@ -72,7 +74,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let Some(entry) = self.lanes.get_mut(id.index()) else { return Quick::No(slot) };
         let Some(lane) = &mut entry.lane else { return Quick::No(slot) };
         let io = &mut self.io;
-        let calm = io.queued == 0 && lane.is_calm() && io.is_straight();
+        let calm = io.queued == 0 && lane.is_calm() && !lane.rec.on && io.is_straight();
         let first = lane.inflight.front().filter(|_| calm && entry.generation == id.generation());
         let Some(i) = first else { return Quick::No(slot) };
         if i == lane.ctl_frag {
@@ -103,7 +105,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         let io = &mut self.io;
         let calm = header.credits == 0 || (io.queued == 0 && lane.is_calm());
         let heard = lane.heard && !lane.bye.heard && entry.generation == id.generation();
-        if !heard || !calm || !io.is_straight() || lane.acct.grant(header.credits).is_err() {
+        if !heard
+            || !calm
+            || lane.rec.on
+            || !io.is_straight()
+            || lane.acct.grant(header.credits).is_err()
+        {
             return Quick::No(slot);
         }
         if header.kind == Kind::Credit {
@@ -163,7 +170,7 @@ impl<P: Port> Io<P> {
         let What { tag, class, len, max, cookie } = what;
         let Some(i) = self.frags.vacancy() else { return Err(slot) };
         let addr = slot.as_ptr().addr();
-        let frame = Frame { kind: Kind::Data, tag, len };
+        let frame = Frame { kind: Kind::Data, tag, acks: 0, len };
         match transmit(&mut lane.acct, &mut self.port, frame, slot, When::Now) {
             Ok(posted) => {
                 lane.used = true;

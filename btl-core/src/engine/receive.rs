@@ -125,7 +125,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     fn received(&mut self, id: LaneId, slot: P::Slot, len: usize) -> Option<PortEvent<P>> {
         #[cfg(feature = "sabotage")]
         self.take_stray_credits(id, &slot);
-        let (now, config) = (self.now, &self.config);
+        let now = self.now;
         let entry = self.lanes.get_mut(id.index()).filter(|e| e.generation == id.generation)?;
         let lane = entry.lane.as_mut()?;
         let endpoint = self.peers.get_mut(lane.peer as usize)?.endpoint.as_mut()?;
@@ -144,7 +144,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         };
         let news = lane.rec.news > 0 && !matches!(verdict, Verdict::Heard);
         if news {
-            io.acknowledged(lane, endpoint.id, config);
+            io.acknowledged(lane, endpoint.id);
         }
         let pending = &mut endpoint.classes.get_mut(usize::from(lane.class))?.pending;
         match verdict {

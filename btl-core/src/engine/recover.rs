@@ -3,7 +3,6 @@
 use super::io::{Cause, Io, Lane};
 use super::rma::Lost;
 use super::{Engine, Event, SendBuf};
-use crate::config::Config;
 use crate::endpoint::{Class, Endpoint, Link, State};
 use crate::error::{ConnectFault, FaultKind};
 use crate::frag::Fifo;
@@ -82,10 +81,10 @@ impl<S> Lane<S> {
 impl<P: Port> Io<P> {
     /// Says that the peer has messages, oldest first: those held by the lane.
     #[inline]
-    pub(super) fn acknowledged(&mut self, lane: &mut Lane<P::Slot>, peer: PeerId, config: &Config) {
+    pub(super) fn acknowledged(&mut self, lane: &mut Lane<P::Slot>, peer: PeerId) {
         for _ in 0..std::mem::take(&mut lane.rec.news) {
             if let Some(i) = lane.rec.held.acknowledged(&mut self.frags) {
-                self.is_over(i, peer, config);
+                self.is_over(i, peer);
             }
         }
         if !lane.fences.is_empty() {
@@ -95,10 +94,9 @@ impl<P: Port> Io<P> {
 
     /// A message is at the peer.
     #[inline]
-    fn is_over(&mut self, i: u32, peer: PeerId, config: &Config) {
+    fn is_over(&mut self, i: u32, peer: PeerId) {
         let Some(frag) = self.frags.remove(i) else { return };
-        let (class, len) = (frag.class, frag.len);
-        let max = config.max_payload(class) as u32;
+        let (class, len, max) = (frag.class, frag.len, frag.max);
         let buf = frag.slot.map(|slot| SendBuf { slot, class, len, max });
         self.events.push_back(Event::Sent { peer, cookie: frag.cookie, buf, result: Ok(()) });
     }
@@ -225,7 +223,7 @@ impl<P: Port> Io<P> {
 
     /// What a closed lane had under way and may be sent again, in order. What the peer has acknowledged is said to be
     /// over; atomics end, for nobody knows whether they were made. `Err`: the device has not let go of everything.
-    fn collect(&mut self, lane: &mut Lane<P::Slot>, peer: PeerId, config: &Config) -> (Fifo, bool) {
+    fn collect(&mut self, lane: &mut Lane<P::Slot>, peer: PeerId) -> (Fifo, bool) {
         let mut whole = true;
         let (mut messages, mut ops) = (Fifo::default(), std::mem::take(&mut lane.fences));
         let mut failed = std::mem::take(&mut lane.failed);
@@ -237,7 +235,7 @@ impl<P: Port> Io<P> {
         let mut over = Fifo::default();
         let mut messages = lane.rec.held.take(&mut self.frags, &mut messages, &mut over);
         while let Some(i) = self.frags.pop(&mut over) {
-            self.is_over(i, peer, config);
+            self.is_over(i, peer);
         }
         let mut again = Fifo::default();
         while let Some(i) = self.frags.pop(&mut ops) {
@@ -261,13 +259,7 @@ impl<P: Port> Io<P> {
 
     /// The peer has said what it has: that is over, and the rest goes to the head of the class's queue.
     #[cold]
-    fn send_again(
-        &mut self,
-        lane: &mut Lane<P::Slot>,
-        class: &mut Class,
-        peer: PeerId,
-        c: &Config,
-    ) {
+    fn send_again(&mut self, lane: &mut Lane<P::Slot>, class: &mut Class, peer: PeerId) {
         let Some(saved) = class.saved.as_mut() else { return };
         let mut news = std::mem::take(&mut lane.rec.news);
         let acked = lane.rec.stream.acked();
@@ -294,7 +286,7 @@ impl<P: Port> Io<P> {
                 (true, true) => self.end_op_later(i, Ok(())),
                 (true, false) => {
                     news -= 1;
-                    self.is_over(i, peer, c);
+                    self.is_over(i, peer);
                 }
                 (false, _) => self.frags.push(&mut again, i),
             }
@@ -432,7 +424,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         // Of a connection on which the peer had not said yet what it has, all is there still.
         let before = c.saved.as_mut().map(|saved| std::mem::take(&mut saved.open));
         let whole = self.io.reset_head(&mut pending);
-        let (mut open, all) = self.io.collect(lane, peer, &self.config);
+        let (mut open, all) = self.io.collect(lane, peer);
         self.io.queued += open.len();
         self.io.frags.append(&mut open, &mut before.unwrap_or_default());
         if let Some(c) = self.class_mut(peer, class) {
@@ -488,7 +480,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
         if saved.loss.take().is_some() {
             lane.stats.recoveries += 1;
         }
-        self.io.send_again(lane, class, *peer, &self.config);
+        self.io.send_again(lane, class, *peer);
     }
 
     /// What to report when a lane that is wanted cannot be had: why it is wanted again, if that is so.

@@ -212,7 +212,7 @@ fn more_than_a_header_holds_is_acknowledged_in_several() {
 }
 
 fn frag(cookie: u64, one_sided: bool) -> Frag<u8> {
-    Frag { slot: None, addr: 0, cookie, len: 0, tag: 0, class: 0, one_sided }
+    Frag { slot: None, addr: 0, cookie, len: 0, max: 0, tag: 0, class: 0, one_sided }
 }
 
 fn list(table: &mut Table<u8>, cookies: &[u64], one_sided: bool) -> Fifo {
