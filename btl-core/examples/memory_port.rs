@@ -252,7 +252,7 @@ impl Cm for MemoryCm {
         let input = match request {
             CmRequest::Announce { name, addrs } => Input::Announce { name, addrs },
             CmRequest::Forget { name } => Input::Forget { name },
-            CmRequest::Connect { name, class } => Input::Want { name, class },
+            CmRequest::Connect { name, class, rejoin } => Input::Want { name, class, rejoin },
             CmRequest::Disconnect { conn } => Input::Hangup { conn },
             CmRequest::Stop => Input::Stop,
         };

@@ -61,7 +61,13 @@ pub(crate) const UNTOLD: u32 = u32::MAX;
 
 impl Default for Class {
     fn default() -> Class {
-        Class { link: Link::Idle, room: UNTOLD, pending: Fifo::default(), early_ends: 0 }
+        Class {
+            link: Link::Idle,
+            room: UNTOLD,
+            pending: Fifo::default(),
+            early_ends: 0,
+            saved: None,
+        }
     }
 }
 

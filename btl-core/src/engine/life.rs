@@ -8,7 +8,7 @@ use crate::frag::{Fifo, Frag};
 use crate::names::{LaneId, Nanos, PeerId, ProcName, Role, SECOND};
 use crate::port::{Cm, CmEvent, CmRequest, LaneUp, Port, SetupQp};
 use crate::stats::Stats;
-use crate::wire::HelloInfo;
+use crate::wire::{HelloInfo, RejectReason};
 
 impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     /// The peer of that name, made if there is none.
