@@ -152,7 +152,9 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             self.io.events.push_back(Event::NewPeer { peer, name: up.name });
         }
         if self.agrees(peer, up.class, up.lane.agreed.peer_buffer_size) {
-            self.adopt(peer, up);
+            if let Some(up) = self.loses_nothing(peer, up) {
+                self.adopt(peer, up);
+            }
             return;
         }
         let conn = up.conn;
@@ -177,7 +179,6 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
 
     /// Makes a lane of a connection.
     fn adopt(&mut self, peer: PeerId, up: LaneUp<P::Qp>) {
-        let Some(up) = self.loses_nothing(peer, up) else { return };
         let LaneUp { class, role, announced, conn, lane: up, .. } = up;
         let id = self.lane_id();
         let reads = up.qp.max_reads();
@@ -240,9 +241,7 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
             lane.first = First::NotArmed;
             self.arm_timers();
         }
-        if lane.elsewhere.is_some() {
-            self.io.elsewhere.reserve(1);
-        }
+        self.io.elsewhere.reserve(usize::from(lane.elsewhere.is_some()));
         self.conns.insert(conn, id);
         if let Some(entry) = self.lanes.get_mut(id.index()) {
             entry.lane = Some(lane);

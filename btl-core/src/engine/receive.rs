@@ -152,15 +152,12 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
                 let first = lane.rec.on && io.owe_ack(lane, now);
                 let buf = io.deliver(lane, pending, header, slot, news);
                 let message = Event::Message { peer: endpoint.id, tag: header.tag, buf };
-                if first {
-                    self.arm_acks();
-                }
+                self.arm_acks(first);
                 Some(message)
             }
             Verdict::Again => {
-                if io.came_again(lane, pending, slot, now) {
-                    self.arm_acks();
-                }
+                let first = io.came_again(lane, pending, slot, now);
+                self.arm_acks(first);
                 None
             }
             Verdict::Control => {

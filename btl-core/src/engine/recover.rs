@@ -555,9 +555,11 @@ impl<P: Port, C: Cm<Qp = P::Qp>> Engine<P, C> {
     }
 
     /// An acknowledgement is owed: its time is to be looked at.
-    #[cold]
-    pub(super) fn arm_acks(&mut self) {
-        if let (Some((since, _)), Some(recovery)) = (self.io.acks.front(), self.config.recover) {
+    #[inline]
+    pub(super) fn arm_acks(&mut self, first: bool) {
+        if first
+            && let (Some((since, _)), Some(recovery)) = (self.io.acks.front(), self.config.recover)
+        {
             self.next_timer = self.next_timer.min(since.saturating_add(recovery.t_ack));
         }
     }
