@@ -218,8 +218,9 @@ fn one_sided_operations_keep_rule_1_and_fit_the_queue() {
 /// A Hello or its answer, of a connection's first dial.
 fn greeting(kind: u8, class: u8, credits: u16) -> Vec<u8> {
     let mut bytes = frame(kind, credits).to_vec();
-    bytes[4] = 12;
-    bytes.extend([0, 0, 0, 0, 1, class, 0, 0, 1, 0, 0, 0]);
+    bytes[5] = 20;
+    bytes.extend([0, 0, 0, 0, 2, class, 0, 0, 1, 0, 0, 0]);
+    bytes.extend([0; 8]);
     bytes
 }
 

@@ -23,7 +23,8 @@ const REPORT: &str = "WARNING: ThreadSanitizer";
 
 /// The standard library is not instrumented (its source is no part of a stable toolchain), so order that is made in there is not
 /// seen: an `Arc` is given up with a fence; a `OnceLock` is filled, and a contended `Mutex` taken, out of line. The last two are
-/// named where the crates below use them; the driver itself spins instead (`btl-core/src/verbs/handover.rs`).
+/// named where the crates below use them; the driver itself spins instead (`btl-core/src/verbs/handover.rs`), and so do
+/// the programs here.
 const SUPPRESSIONS: &str = "race:alloc::sync::Arc*drop_slow\nrace:rdma_cm::loopback::overrides\nrace:rdma_cm::interrupt\n\
                             race:rdma_safe::cq::CqInner*book\n";
 
@@ -35,7 +36,8 @@ const RACES: &str = concat!(
 );
 const LOCKS: &str = concat!(
     "use std::sync::{Arc, Mutex}; fn main() { let n = Arc::new(Mutex::new(0u64));",
-    "let up = { let n = n.clone(); move || for _ in 0..1000 { *n.lock().unwrap() += 1 } };",
+    "let up = { let n = n.clone(); move || for _ in 0..1000 { loop {",
+    "if let Ok(mut n) = n.try_lock() { *n += 1; break } std::thread::yield_now() } } };",
     "let t = std::thread::spawn(up.clone()); up(); t.join().unwrap(); println!(\"{}\", n.lock().unwrap()) }"
 );
 
